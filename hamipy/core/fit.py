@@ -1,0 +1,226 @@
+"""The one fit: what a share needs of a device, what a pod uses of each over its life, and where its containers go.
+
+The predicates take numbers or NumPy columns alike, so the ledger's sweep over all nodes, `/bind`, the simulator and
+the node daemon's room check decide by the same code.
+
+A pod's life is a row of steps: each plain init container runs in a step of its own, with the sidecars started before
+it; in the last step all app containers run with all sidecars. What counts against a device is the peak over the
+steps, in each dimension; so a device that a finished init container leaves is used again.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from hamipy.core.model import CORES_PER_DEVICE, Allocation, ContainerKind, ContainerRequest, Device, PodRequest, Share
+from hamipy.core.policies import utilisation
+
+SEARCH_LIMIT = 20_000
+"""Placements tried for one pod on one node before the search gives up; a pod of one container needs one."""
+
+
+class Use(NamedTuple):
+    """What is used of one device: bytes, percent, slots."""
+
+    memory: int
+    cores: int
+    slots: int
+
+
+class DeviceRoom(NamedTuple):
+    """One device as the search sees it: its totals, and what other pods leave of it."""
+
+    id: str
+    memory_total: int
+    cores_total: int
+    slots_total: int
+    memory: int
+    cores: int
+    slots: int
+
+
+class SearchExhausted(Exception):
+    """The search gave up at SEARCH_LIMIT without an answer."""
+
+
+def has_room(memory_free: Any, cores_free: Any, slots_free: Any, need: Any) -> Any:
+    """Whether a device with this much free takes `need` (memory, cores, slots); numbers or columns."""
+    memory, cores, slots = need
+    return (memory_free >= memory) & (cores_free >= cores) & (slots_free >= slots)
+
+
+def need_of(container: ContainerRequest, memory_total: Any, slots_total: Any) -> tuple[Any, int, Any]:
+    """What one device must have free for this container: (memory, cores, slots); numbers or columns.
+
+    An exclusive share takes every slot, so it needs an empty device and leaves no room beside it.
+    """
+    slots = slots_total if container.exclusive else 1
+    return container.memory_on(memory_total), container.cores, slots
+
+
+def steps_of(kinds: Sequence[ContainerKind]) -> tuple[list[range], int]:
+    """The steps in which each container runs, and how many steps there are.
+
+    Args:
+        kinds: of the pod's containers, init containers in their order, then app containers.
+    """
+    last = sum(kind is ContainerKind.INIT for kind in kinds)
+    spans, at = [], 0
+    for kind in kinds:
+        if kind is ContainerKind.INIT:
+            spans.append(range(at, at + 1))
+            at += 1
+        elif kind is ContainerKind.SIDECAR:
+            spans.append(range(at, last + 1))
+        else:
+            spans.append(range(last, last + 1))
+    return spans, last + 1
+
+
+def peak_use(
+    allocation: Allocation, kinds: Mapping[str, ContainerKind], slots_of: Callable[[str], int]
+) -> dict[str, Use]:
+    """What a pod uses of each device: the peak over its steps.
+
+    Args:
+        allocation: the pod's shares.
+        kinds: kind of each container in pod order; a container that is not named is taken for an app container.
+        slots_of: slots of a device, by id; an exclusive share takes them all.
+    """
+    order = [c for c in kinds if c in allocation.containers] + [c for c in allocation.containers if c not in kinds]
+    spans, count = steps_of([kinds.get(c, ContainerKind.APP) for c in order])
+    steps: dict[str, list[list[int]]] = {}
+    for container, span in zip(order, spans, strict=True):
+        for share in allocation.containers[container]:
+            slots = slots_of(share.device) if share.cores == CORES_PER_DEVICE else 1
+            of_device = steps.setdefault(share.device, [[0, 0, 0] for _ in range(count)])
+            for step in span:
+                of_device[step][0] += share.memory
+                of_device[step][1] += share.cores
+                of_device[step][2] += slots
+    return {device: Use(*map(max, zip(*by_step, strict=True))) for device, by_step in steps.items()}
+
+
+def overcommitted(devices: Iterable[Device], uses: Iterable[Mapping[str, Use]]) -> list[str]:
+    """Ids of the devices on which the pods' uses are more than there is; devices that are not listed count as none.
+
+    Args:
+        devices: the node's devices.
+        uses: `peak_use` of each pod.
+    """
+    total: dict[str, list[int]] = {}
+    for use in uses:
+        for device, amounts in use.items():
+            sums = total.setdefault(device, [0, 0, 0])
+            for dimension, amount in enumerate(amounts):
+                sums[dimension] += amount
+    have = {d.id: d for d in devices}
+    return sorted(
+        device
+        for device, used in total.items()
+        if (d := have.get(device)) is None or not has_room(d.memory, d.cores, d.slots, used)
+    )
+
+
+class _Search:
+    """Depth-first over the containers; each tries sets of devices in the policy's order, equal devices once."""
+
+    def __init__(self, devices: Sequence[DeviceRoom], request: PodRequest, order: Callable[[float], float]) -> None:
+        self.devices, self.containers, self.order = devices, request.containers, order
+        self.spans, steps = steps_of([c.kind for c in request.containers])
+        self.used = [[[0, 0, 0] for _ in range(steps)] for _ in devices]
+        self.chosen: list[tuple[int, ...]] = []
+        self.tried = 0
+
+    def run(self) -> bool:
+        at = len(self.chosen)
+        if at == len(self.containers):
+            return True
+        container = self.containers[at]
+        candidates = sorted(d for d in range(len(self.devices)) if self._fits(d, at))
+        if len(candidates) < container.count:
+            return False
+        candidates.sort(key=lambda d: self._preference(d, at))
+        return self._pick(container, at, candidates, 0, [])
+
+    def _pick(self, container: ContainerRequest, at: int, candidates: list[int], start: int, picked: list[int]) -> bool:
+        if len(picked) == container.count:
+            self.tried += 1
+            if self.tried > SEARCH_LIMIT:
+                raise SearchExhausted
+            self._add(at, picked, 1)
+            self.chosen.append(tuple(picked))
+            if self.run():
+                return True
+            self.chosen.pop()
+            self._add(at, picked, -1)
+            return False
+        refused: set[tuple[object, ...]] = set()
+        for position in range(start, len(candidates) - (container.count - len(picked)) + 1):
+            device = candidates[position]
+            alike = (self.devices[device][1:], tuple(map(tuple, self.used[device])))
+            if alike in refused:
+                continue
+            if self._pick(container, at, candidates, position + 1, [*picked, device]):
+                return True
+            refused.add(alike)
+        return False
+
+    def _need(self, device: int, at: int) -> tuple[int, int, int]:
+        room = self.devices[device]
+        return need_of(self.containers[at], room.memory_total, room.slots_total)
+
+    def _fits(self, device: int, at: int) -> bool:
+        room, need = self.devices[device], self._need(device, at)
+        return all(
+            has_room(room.memory - memory, room.cores - cores, room.slots - slots, need)
+            for memory, cores, slots in (self.used[device][step] for step in self.spans[at])
+        )
+
+    def _preference(self, device: int, at: int) -> tuple[int, float, int]:
+        """Least growth of the pod's own peak first, then the policy on the device as it would be found, then index."""
+        room, used = self.devices[device], self.used[device]
+        before = max(memory for memory, _, _ in used)
+        during = max(used[step][0] for step in self.spans[at])
+        growth = max(before, during + self._need(device, at)[0]) - before
+        busiest = [max(used[step][dimension] for step in self.spans[at]) for dimension in (0, 1)]
+        full = utilisation(
+            room.memory_total - room.memory + busiest[0],
+            room.memory_total or 1,
+            room.cores_total - room.cores + busiest[1],
+            room.cores_total or 1,
+        )
+        return growth, self.order(full), device
+
+    def _add(self, at: int, picked: list[int], sign: int) -> None:
+        for device in picked:
+            need = self._need(device, at)
+            for step in self.spans[at]:
+                for dimension in range(3):
+                    self.used[device][step][dimension] += sign * need[dimension]
+
+
+def place(devices: Sequence[DeviceRoom], request: PodRequest, order: Callable[[float], float]) -> Allocation | None:
+    """Choose devices for every container of a pod on one node; None when there is no way.
+
+    Exact: if any assignment fits, one is found (up to SEARCH_LIMIT). The same input gives the same answer.
+
+    Args:
+        devices: the node's usable devices in index order, with what other pods leave of them.
+        request: the pod.
+        order: device policy, see `policies.DEVICE_POLICIES`.
+
+    Raises:
+        SearchExhausted: neither found nor ruled out within SEARCH_LIMIT.
+    """
+    search = _Search(devices, request, order)
+    if not search.run():
+        return None
+    return Allocation(
+        {
+            container.name: tuple(
+                Share(devices[d].id, container.memory_on(devices[d].memory_total), container.cores, container.partition)
+                for d in sorted(chosen)
+            )
+            for container, chosen in zip(request.containers, search.chosen, strict=True)
+        }
+    )

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from hamipy.core.model import CORES_PER_DEVICE, Allocation, ContainerKind, ContainerRequest, Device, PodRequest, Share
 from hamipy.core.policies import utilisation
 
-SEARCH_LIMIT = 20_000
+SEARCH_LIMIT = 2_000
 """Placements tried for one pod on one node before the search gives up; a pod of one container needs one."""
 
 
@@ -177,11 +177,12 @@ class _Search:
         )
 
     def _preference(self, device: int, at: int) -> tuple[int, float, int]:
-        """Least growth of the pod's own peak first, then the policy on the device as it would be found, then index."""
+        """Most reuse of what the pod's other steps leave first, then the policy on what it would find, then index."""
         room, used = self.devices[device], self.used[device]
+        need = self._need(device, at)[0]
         before = max(memory for memory, _, _ in used)
         during = max(used[step][0] for step in self.spans[at])
-        growth = max(before, during + self._need(device, at)[0]) - before
+        fresh = max(before, during + need) - before - need
         busiest = [max(used[step][dimension] for step in self.spans[at]) for dimension in (0, 1)]
         full = utilisation(
             room.memory_total - room.memory + busiest[0],
@@ -189,7 +190,7 @@ class _Search:
             room.cores_total - room.cores + busiest[1],
             room.cores_total or 1,
         )
-        return growth, self.order(full), device
+        return fresh, self.order(full), device
 
     def _add(self, at: int, picked: list[int], sign: int) -> None:
         for device in picked:

@@ -1,0 +1,5 @@
+"""`python -m hamipy`."""
+
+from hamipy.cli.main import main
+
+main()

@@ -1,0 +1,1 @@
+"""The commands; the only reader of the environment, and the only place that prints."""

@@ -1,0 +1,128 @@
+"""Command-line options made from settings structs, so that a setting is declared and described once.
+
+Precedence: flag, then environment (`HAMIPY_<FLAG>`), then the configuration file, then the struct's default.
+"""
+
+import inspect
+import re
+import typing
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+import yaml
+
+from hamipy.core.errors import HamipyError
+
+S = TypeVar("S", bound=msgspec.Struct)
+_PLAIN = {str: click.STRING, int: click.INT, float: click.FLOAT, bool: click.BOOL, Path: click.Path(path_type=Path)}
+
+
+class ConfigurationError(HamipyError):
+    """The configuration file or a setting cannot be used."""
+
+
+def read_config_file(path: Path | None) -> dict[str, Any]:
+    """The configuration file as a mapping of flag names (`node-name: …`); empty when there is none.
+
+    Raises:
+        ConfigurationError: unreadable, or not a mapping.
+    """
+    if path is None:
+        return {}
+    try:
+        document = yaml.safe_load(path.read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigurationError(f"configuration file {path}: {error}") from error
+    if document is None:
+        return {}
+    if not isinstance(document, dict) or not all(isinstance(k, str) for k in document):
+        raise ConfigurationError(f"configuration file {path}: must be a mapping of settings such as 'node-name: n1'")
+    return {key.replace("_", "-"): value for key, value in document.items()}
+
+
+def described(settings: type[msgspec.Struct]) -> dict[str, str]:
+    """What each attribute means, from the `Attributes:` section of the struct's docstring."""
+    text = inspect.cleandoc(settings.__doc__ or "").partition("Attributes:")[2]
+    found: dict[str, str] = {}
+    names: list[str] = []
+    for line in text.splitlines():
+        head = re.match(r"\s{4}((?:\w+)(?:, \w+)*): (.*)", line)
+        if head and line[4:5] != " ":
+            names = head[1].split(", ")
+            found.update(dict.fromkeys(names, head[2].strip()))
+        elif line.startswith(" " * 8):
+            for name in names:
+                found[name] += " " + line.strip()
+    return found
+
+
+def settings_options(settings: type[S]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command one option for each field of `settings`; the command gets `settings=<struct>`."""
+    fields = msgspec.structs.fields(settings)
+    meanings = described(settings)
+    types = typing.get_type_hints(settings)
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        def command(*args: Any, **values: Any) -> Any:
+            given = {f.name: values.pop(f.name) for f in fields if f.name in values}
+            file = click.get_current_context().find_root().meta.get("hamipy.config", {})
+            return function(*args, settings=_build(settings, given, file), **values)
+
+        command.__doc__ = function.__doc__
+        command.__name__ = function.__name__
+        command.__click_params__ = list(getattr(function, "__click_params__", []))  # type: ignore[attr-defined]
+        for field in reversed(fields):
+            option = _option(field, types[field.name], meanings.get(field.name, ""))
+            if option is not None:
+                command = option(command)
+        return command
+
+    return decorate
+
+
+def _option(field: Any, type_: Any, meaning: str) -> Callable[[Any], Any] | None:
+    """The option of one field; None for mappings, which only the configuration file can carry."""
+    plain = [a for a in typing.get_args(type_) if a is not type(None)] if type(None) in typing.get_args(type_) else []
+    base = plain[0] if plain else type_
+    flag = field.name.replace("_", "-")
+    common: dict[str, Any] = {"help": meaning, "envvar": f"HAMIPY_{field.name.upper()}", "show_envvar": True}
+    if field.default not in (msgspec.NODEFAULT, None, ()):
+        common["help"] = f"{meaning}  [default: {field.default}]"
+    if base is bool:
+        return click.option(f"--{flag}/--no-{flag}" if not flag.startswith("no-") else f"--{flag}", default=None, **common)
+    if base in _PLAIN:
+        return click.option(f"--{flag}", type=_PLAIN[base], default=None, **common)
+    if typing.get_origin(base) is tuple:
+        common["help"] += "  [comma-separated]"
+        return click.option(f"--{flag}", type=click.STRING, default=None, **common)
+    return None
+
+
+def _build(settings: type[S], given: Mapping[str, Any], file: Mapping[str, Any]) -> S:
+    values: dict[str, Any] = {}
+    types = typing.get_type_hints(settings)
+    for field in msgspec.structs.fields(settings):
+        flag = field.name.replace("_", "-")
+        value = given.get(field.name)
+        if value is None:
+            value = file.get(flag)
+        if value is None:
+            if field.required:
+                raise click.UsageError(f"--{flag} (or HAMIPY_{field.name.upper()}) is needed")
+            continue
+        if isinstance(value, str) and "tuple" in str(types[field.name]):
+            value = [part.strip() for part in value.split(",") if part.strip()]
+        values[field.name] = value
+    try:
+        return msgspec.convert(values, settings, strict=False, dec_hook=_decode)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"{settings.__name__}: {error}") from error
+
+
+def _decode(type_: type, value: Any) -> Any:
+    if type_ is Path or issubclass(type_, Path):
+        return Path(value)
+    raise NotImplementedError(type_)

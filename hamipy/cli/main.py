@@ -7,12 +7,11 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import click
 import msgspec
 
-from hamipy import __version__
 from hamipy.core.errors import HamipyError
 
 _COMMANDS = {
@@ -29,26 +28,49 @@ _COMMANDS = {
 class _Commands(click.Group):
     """Loads a command's module when it is asked for, so that the node daemon never imports the scheduler."""
 
-    aliases: ClassVar[dict[str, str]] = {}
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(_COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - click's signature
+        cmd_name: str,
+    ) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
         command: click.Command = importlib.import_module(f"hamipy.cli.{cmd_name}").command
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - click's signature
+        formatter: click.HelpFormatter,
+    ) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
 
 
 @click.group(cls=_Commands, context_settings={"max_content_width": 110, "help_option_names": ["-h", "--help"]})
-@click.option("--config", type=click.Path(path_type=Path), envvar="HAMIPY_CONFIG", help="Configuration file (YAML): any flag of any command as a key.")
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), envvar="HAMIPY_LOG_LEVEL", default=None, help="How much to log.  [default: info]")
-@click.option("--log-format", type=click.Choice(["text", "json"]), envvar="HAMIPY_LOG_FORMAT", default=None, help="How to log.  [default: text]")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    envvar="HAMIPY_CONFIG",
+    help="Configuration file (YAML): any flag of any command as a key.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    envvar="HAMIPY_LOG_LEVEL",
+    default=None,
+    help="How much to log.  [default: info]",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    envvar="HAMIPY_LOG_FORMAT",
+    default=None,
+    help="How to log.  [default: text]",
+)
 @click.pass_context
 def cli(ctx: click.Context, config: Path | None, log_level: str | None, log_format: str | None) -> None:
     """Share the accelerators of a Kubernetes cluster: fractions, whole devices, groups of devices.
@@ -60,7 +82,9 @@ def cli(ctx: click.Context, config: Path | None, log_level: str | None, log_form
 
     file = read_config_file(config)
     ctx.meta["hamipy.config"] = file
-    _configure_logging(log_level or str(file.get("log-level", "info")), log_format or str(file.get("log-format", "text")))
+    _configure_logging(
+        log_level or str(file.get("log-level", "info")), log_format or str(file.get("log-format", "text"))
+    )
 
 
 class _JsonLines(logging.Formatter):

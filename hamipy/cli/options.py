@@ -3,8 +3,10 @@
 Precedence: flag, then environment (`HAMIPY_<FLAG>`), then the configuration file, then the struct's default.
 """
 
+import ast
 import inspect
-import re
+import itertools
+import textwrap
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -44,18 +46,14 @@ def read_config_file(path: Path | None) -> dict[str, Any]:
 
 
 def described(settings: type[msgspec.Struct]) -> dict[str, str]:
-    """What each attribute means, from the `Attributes:` section of the struct's docstring."""
-    text = inspect.cleandoc(settings.__doc__ or "").partition("Attributes:")[2]
-    found: dict[str, str] = {}
-    names: list[str] = []
-    for line in text.splitlines():
-        head = re.match(r"\s{4}((?:\w+)(?:, \w+)*): (.*)", line)
-        if head and line[4:5] != " ":
-            names = head[1].split(", ")
-            found.update(dict.fromkeys(names, head[2].strip()))
-        elif line.startswith(" " * 8):
-            for name in names:
-                found[name] += " " + line.strip()
+    """What each field means: the string literal that follows it in the source."""
+    (class_,) = ast.parse(textwrap.dedent(inspect.getsource(settings))).body
+    assert isinstance(class_, ast.ClassDef)
+    found = {}
+    for statement, after in itertools.pairwise(class_.body):
+        match statement, after:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                found[name] = " ".join(text.split())
     return found
 
 
@@ -92,7 +90,9 @@ def _option(field: Any, type_: Any, meaning: str) -> Callable[[Any], Any] | None
     if field.default not in (msgspec.NODEFAULT, None, ()):
         common["help"] = f"{meaning}  [default: {field.default}]"
     if base is bool:
-        return click.option(f"--{flag}/--no-{flag}" if not flag.startswith("no-") else f"--{flag}", default=None, **common)
+        return click.option(
+            f"--{flag}/--no-{flag}" if not flag.startswith("no-") else f"--{flag}", default=None, **common
+        )
     if base in _PLAIN:
         return click.option(f"--{flag}", type=_PLAIN[base], default=None, **common)
     if typing.get_origin(base) is tuple:

@@ -1,0 +1,176 @@
+"""Kubernetes objects, as far as we read them; everything else in them is skipped while decoding.
+
+Frozen msgspec Structs (untracked by the garbage collector: they hold no cycles). Absent fields have their Go zero
+value, except timestamps, which are None. Timestamps are RFC 3339 in UTC, so equal precision compares as text.
+Quantities are text; a bare number, which people write and tools pass on, becomes text.
+"""
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
+if TYPE_CHECKING:
+    Quantities: TypeAlias = dict[str, str]
+else:
+    Quantities: TypeAlias = dict[str, str | int | float]
+
+
+class _Object(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """Wire names are camel case; what has its default is left out."""
+
+
+def _texts(owner: Struct, *fields: str) -> None:
+    """Turn bare numbers of quantity maps into text, in place of the map."""
+    for field in fields:
+        values = getattr(owner, field)
+        for value in values.values():
+            if type(value) is not str:
+                force_setattr(owner, field, {k: v if type(v) is str else str(v) for k, v in values.items()})
+                break
+
+
+class OwnerReference(_Object, frozen=True):
+    """Who owns an object; the garbage collector follows the uid."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool | None = None
+
+
+class ObjectMeta(_Object, frozen=True):
+    """Metadata of an object."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    owner_references: tuple[OwnerReference, ...] = ()
+
+
+class Resources(_Object, frozen=True):
+    """What a container asks for."""
+
+    limits: Quantities = {}
+    requests: Quantities = {}
+
+    def __post_init__(self) -> None:
+        _texts(self, "limits", "requests")
+
+
+class EnvVar(_Object, frozen=True):
+    """An environment variable; only its name is read."""
+
+    name: str = ""
+
+
+class Container(_Object, frozen=True):
+    """A container of a pod; `restart_policy` Always makes an init container a sidecar."""
+
+    name: str = ""
+    resources: Resources = Resources()
+    restart_policy: str = ""
+    env: tuple[EnvVar, ...] = ()
+
+
+class PodSpec(_Object, frozen=True):
+    """What is asked of a pod."""
+
+    node_name: str = ""
+    scheduler_name: str = ""
+    priority: int = 0
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+
+
+class ContainerStatus(_Object, frozen=True):
+    """How one container is doing."""
+
+    name: str = ""
+    ready: bool = False
+    restart_count: int = 0
+    container_id: str = ""
+
+
+class PodStatus(_Object, frozen=True):
+    """How a pod is doing."""
+
+    phase: str = ""
+    nominated_node_name: str = ""
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+
+
+class Pod(_Object, frozen=True):
+    """A pod."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+
+class NodeSpec(_Object, frozen=True):
+    """What is asked of a node."""
+
+    unschedulable: bool = False
+
+
+class NodeStatus(_Object, frozen=True):
+    """What a node has, by resource name, in Kubernetes quantities."""
+
+    capacity: Quantities = {}
+    allocatable: Quantities = {}
+
+    def __post_init__(self) -> None:
+        _texts(self, "capacity", "allocatable")
+
+
+class Node(_Object, frozen=True):
+    """A node: metadata, capacity and allocatable only."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+class LeaseSpec(_Object, frozen=True):
+    """Who holds a Lease, for how long (seconds), and since when (`coordination.k8s.io/v1`)."""
+
+    holder_identity: str = ""
+    lease_duration_seconds: int = 0
+    renew_time: str | None = None
+    lease_transitions: int = 0
+
+
+class Lease(_Object, frozen=True):
+    """A Lease, by which components elect a leader."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: LeaseSpec = LeaseSpec()
+
+
+class ObjectReference(_Object, frozen=True):
+    """What an Event is about."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str = ""
+    namespace: str = ""
+
+
+def pod_reference(pod: Pod) -> ObjectReference:
+    """Reference to a pod, for Events."""
+    meta = pod.metadata
+    return ObjectReference("v1", "Pod", meta.name, meta.uid, meta.namespace)
+
+
+def node_reference(node: Node) -> ObjectReference:
+    """Reference to a node, for Events; as the kubelet does, by name (`kubectl describe node` looks for that uid)."""
+    return ObjectReference("v1", "Node", node.metadata.name, node.metadata.name)

@@ -1,0 +1,115 @@
+"""Soft holds: a filtered pod keeps its best node's devices for a moment, until its bind comes.
+
+Without them a burst of pods would be sent to the same best node and collide at `/bind`. A hold stands in the ledger
+like a pod, so the next filter's sweep already sees it; it is dropped when nothing else fits, and it never refuses a
+bind. kube-scheduler is free to bind elsewhere: then the hold just ends.
+"""
+
+import asyncio
+from collections.abc import Iterable
+
+from hamipy.core.ledger import PlacedPod
+from hamipy.core.model import Allocation, PodRequest, Unfit
+from hamipy.core.placement import Placement
+from hamipy.scheduler.stats import Stats
+
+HOLD_SECONDS = 0.1
+"""How long a filtered pod is expected at `/bind`; at 100 pods/s some ten holds stand at once."""
+
+_PREFIX = "hold/"
+
+
+class Holds:
+    """The soft holds of one ledger.
+
+    Args:
+        placement: questions to the ledger.
+        stats: counts them.
+        seconds: how long one lasts.
+    """
+
+    def __init__(self, placement: Placement, stats: Stats, *, seconds: float = HOLD_SECONDS) -> None:
+        self._placement, self._ledger, self._stats, self._seconds = placement, placement.ledger, stats, seconds
+        self._nodes: dict[str, str] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    @property
+    def nodes(self) -> set[str]:
+        """Names of the nodes with a hold."""
+        return set(self._nodes.values())
+
+    def node_of(self, uid: str) -> str | None:
+        """Where the pod of this uid has a hold."""
+        return self._nodes.get(uid)
+
+    def place(self, request: PodRequest, node: str, *, seconds: float | None = None) -> bool:
+        """Hold devices for a pod on a node; False when it does not fit beside the other holds."""
+        self.drop(request.uid)
+        allocation = self._placement.decide(request, node)
+        if isinstance(allocation, Unfit):
+            return False
+        self._put(request, node, allocation)
+        loop = asyncio.get_running_loop()
+        self._timers[request.uid] = loop.call_later(
+            self._seconds if seconds is None else seconds, self._expire, request.uid
+        )
+        self._stats.holds["placed"] += 1
+        return True
+
+    def drop(self, uid: str) -> None:
+        """End a pod's hold, if it has one."""
+        node = self._nodes.pop(uid, None)
+        if node is None:
+            return
+        self._timers.pop(uid).cancel()
+        self._lift(uid, node)
+
+    def decide(self, request: PodRequest, node: str) -> Allocation | Unfit:
+        """Choose devices on a node beside the holds if that is possible, else in spite of them."""
+        allocation = self._placement.decide(request, node)
+        if isinstance(allocation, Unfit) and (held := self._on(node)):
+            self._stats.holds["ignored"] += 1
+            return self._placement.decide(request, node, without=held)
+        return allocation
+
+    def fitting(self, request: PodRequest, nodes: Iterable[str]) -> list[str]:
+        """Those of the held nodes among `nodes` that fit when the holds are ignored."""
+        return [
+            node
+            for node in self.nodes.intersection(nodes)
+            if not isinstance(self._placement.decide(request, node, without=self._on(node)), Unfit)
+        ]
+
+    def on(self, node: str) -> list[str]:
+        """Uids under which the holds of a node stand in the ledger."""
+        return self._on(node)
+
+    def _on(self, node: str) -> list[str]:
+        return [_PREFIX + uid for uid, at in self._nodes.items() if at == node]
+
+    def _put(self, request: PodRequest, node: str, allocation: Allocation) -> None:
+        self._nodes[request.uid] = node
+        kinds = {c.name: c.kind for c in request.containers}
+        self._ledger.put(
+            PlacedPod(_PREFIX + request.uid, request.namespace, request.name, node, kinds, allocation, request)
+        )
+
+    def _expire(self, uid: str) -> None:
+        del self._timers[uid]
+        self._stats.holds["expired"] += 1
+        self._lift(uid, self._nodes.pop(uid))
+
+    def _lift(self, uid: str, node: str) -> None:
+        """Out of the ledger; nobody was refused because of a hold, so nothing counts as freed."""
+        known = node in self._ledger.freed
+        self._ledger.drop(_PREFIX + uid)
+        if not known:
+            self._ledger.freed.discard(node)
+
+
+def is_hold(uid: str) -> bool:
+    """Whether a uid in the ledger is a hold and not a pod."""
+    return uid.startswith(_PREFIX)

@@ -1,0 +1,327 @@
+"""What the API server says, kept in the ledger: NodeDevices, Nodes and our pods, by list and watch.
+
+The API server is the only truth. The one thing the ledger knows earlier is an assumption, a pod whose Binding is on
+its way: it outlives every event of the still unassigned pod, and goes when the pod goes.
+"""
+
+import asyncio
+import gc
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from sys import intern
+
+from msgspec import Struct
+
+from hamipy.core.errors import InvalidInventory, UnknownVersion
+from hamipy.core.family import Families
+from hamipy.core.ledger import Ledger
+from hamipy.core.model import Inventory
+from hamipy.core.names import KUBELET_RESOURCE, SCHEDULER_NAME
+from hamipy.core.placement import Placement
+from hamipy.core.policies import DEFAULT_POLICY
+from hamipy.core.quantity import parse_int
+from hamipy.kube.client import KubeClient
+from hamipy.kube.nodedevices import PATH as NODEDEVICES_PATH
+from hamipy.kube.nodedevices import NodeDevices
+from hamipy.kube.objects import Node, Pod
+from hamipy.kube.reflector import Handler, Reflector
+from hamipy.scheduler.pods import PodReader, PodView
+
+logger = logging.getLogger(__name__)
+
+STALE_AFTER = 150.0
+"""Seconds without a byte from the API server after which the ledger is not believed (bookmarks come each minute)."""
+
+_REMEMBERED_DELETIONS = 4096
+
+
+class NodeView(Struct, frozen=True, gc=False):
+    """One Node object; of its resources those of our families, in Kubernetes quantities."""
+
+    name: str
+    uid: str
+    capacity: dict[str, str]
+    allocatable: dict[str, str]
+    unschedulable: bool
+
+
+class ClusterState:
+    """The cluster as last seen.
+
+    Args:
+        client: the API server.
+        scheduler_name: whose pods are ours.
+        families: the loaded resource families.
+        node_policy, device_policy: the cluster's defaults.
+        stale_after: see `stale`.
+
+    Attributes:
+        ledger, placement: what is free, and questions to it.
+        nodes, inventories: by node name.
+        inventory_problems: node name -> why its NodeDevices object cannot be read; nothing is bound there.
+        pods: by uid.  by_name: (namespace, name) -> uid.
+        unknown: uid -> why it is not known which devices the pod holds.
+        deleted: uids of pods deleted lately, oldest first.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        scheduler_name: str = SCHEDULER_NAME,
+        families: Families | None = None,
+        node_policy: str = DEFAULT_POLICY,
+        device_policy: str = DEFAULT_POLICY,
+        stale_after: float = STALE_AFTER,
+    ) -> None:
+        self.families = families or Families()
+        self.ledger = Ledger()
+        self.placement = Placement(self.ledger, node_policy=node_policy, device_policy=device_policy)
+        self.reader = PodReader(self.families)
+        self.nodes: dict[str, NodeView] = {}
+        self.inventories: dict[str, Inventory] = {}
+        self.inventory_problems: dict[str, str] = {}
+        self.pods: dict[str, PodView] = {}
+        self.by_name: dict[tuple[str, str], str] = {}
+        self.unknown: dict[str, str] = {}
+        self.deleted: OrderedDict[str, None] = OrderedDict()
+        self._on_node: dict[str, set[str]] = {}
+        self._touched: set[str] = set()
+        self._flushing = False
+        self._on_change: list[Callable[[set[str]], None]] = []
+        self._on_pod: list[Callable[[str, PodView | None], None]] = []
+        self._stale_after = stale_after
+        ours = f"spec.schedulerName={scheduler_name}"
+        self._inventory_reflector = Reflector(
+            client, NODEDEVICES_PATH, NodeDevices, _Inventories(self), name="nodedevices"
+        )
+        self._node_reflector = Reflector(client, "/api/v1/nodes", Node, _Nodes(self), name="nodes")
+        self._pod_reflector = Reflector(client, "/api/v1/pods", Pod, _Pods(self), field_selector=ours, name="pods")
+        self.reflectors: tuple[Reflector[NodeDevices], Reflector[Node], Reflector[Pod]] = (
+            self._inventory_reflector,
+            self._node_reflector,
+            self._pod_reflector,
+        )
+
+    # -- for others ------------------------------------------------------------------------------------------------
+
+    @property
+    def ready(self) -> bool:
+        """Whether everything has been listed once."""
+        return all(r.synced for r in self.reflectors)
+
+    @property
+    def stale(self) -> bool:
+        """Whether the API server has been silent for so long that the ledger is not to be believed."""
+        return time.monotonic() - min(r.last_contact for r in self.reflectors) > self._stale_after
+
+    def on_change(self, callback: Callable[[set[str]], None]) -> None:
+        """Call back with the names of the nodes touched, soon after each batch of events."""
+        self._on_change.append(callback)
+
+    def on_pod(self, callback: Callable[[str, PodView | None], None]) -> None:
+        """Call back at once with uid and view of each pod that changed, None when it is gone."""
+        self._on_pod.append(callback)
+
+    def requested_on(self, node: str) -> dict[str, int]:
+        """What the bound, unfinished pods of a node request, summed by resource name."""
+        sums: dict[str, int] = {}
+        for uid in self._on_node.get(node, ()):
+            for name, amount in self.pods[uid].requested.items():
+                sums[name] = sums.get(name, 0) + amount
+        return sums
+
+    def terminating_on(self, node: str) -> set[str]:
+        """Uids of the node's pods that are being deleted."""
+        return {uid for uid in self._on_node.get(node, ()) if self.pods[uid].terminating}
+
+    async def run(self) -> None:
+        """List and watch until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for reflector in self.reflectors:
+                group.create_task(reflector.run(), name=f"reflector {reflector.name}")
+            for reflector in self.reflectors:
+                await reflector.wait_synced()
+            gc.collect()
+            gc.freeze()  # tens of thousands of long-lived objects, which no later collection need walk through
+            logger.info(
+                "ready: %d nodes, %d inventories, %d pods", len(self.nodes), len(self.inventories), len(self.pods)
+            )
+
+    async def relist_pods(self) -> None:
+        """Return when a list of our pods that began after this call is in the ledger."""
+        await self._pod_reflector.relist()
+
+    # -- events ----------------------------------------------------------------------------------------------------
+
+    def see_pod(self, pod: Pod) -> None:
+        """A pod as the API server has it now."""
+        view, uid = self.reader.read(pod), pod.metadata.uid
+        before = self.pods.get(uid)
+        if before == view:
+            return
+        if before is not None and before.node:
+            self._leave(before)
+        self.pods[uid] = view
+        self.by_name[view.namespace, view.name] = uid
+        self.unknown.pop(uid, None)
+        if view.finished:
+            self.ledger.drop(uid)
+        elif view.node:
+            self._on_node.setdefault(view.node, set()).add(uid)
+            held, why = self.reader.placed(pod, view)
+            if why:
+                self.unknown[uid] = why
+                logger.warning("pod %s/%s on %s: %s", view.namespace, view.name, view.node, why)
+            if held is None:
+                self.ledger.drop(uid)
+            else:
+                self.ledger.put(held)
+        self.touch(view.node)
+        for callback in self._on_pod:
+            callback(uid, view)
+
+    def lose_pod(self, uid: str) -> None:
+        """A pod is gone."""
+        view = self.pods.pop(uid, None)
+        self.deleted[uid] = None
+        if len(self.deleted) > _REMEMBERED_DELETIONS:
+            self.deleted.popitem(last=False)
+        self.ledger.drop(uid)
+        self.unknown.pop(uid, None)
+        if view is not None:
+            if self.by_name.get((view.namespace, view.name)) == uid:
+                del self.by_name[view.namespace, view.name]
+            self._leave(view)
+            self.touch(view.node)
+        for callback in self._on_pod:
+            callback(uid, None)
+
+    def _leave(self, view: PodView) -> None:
+        there = self._on_node.get(view.node)
+        if there is not None:
+            there.discard(view.uid)
+            if not there:
+                del self._on_node[view.node]
+
+    def see_node(self, node: Node) -> None:
+        """A Node as the API server has it now."""
+        name, status = intern(node.metadata.name), node.status
+        self.nodes[name] = NodeView(
+            name,
+            node.metadata.uid,
+            self._ours(status.capacity),
+            self._ours(status.allocatable),
+            node.spec.unschedulable,
+        )
+        offered = self.nodes[name].allocatable.get(KUBELET_RESOURCE, "0")
+        self.ledger.set_node(name, kubelet_resource=_positive(offered), schedulable=not node.spec.unschedulable)
+        self.touch(name)
+
+    def lose_node(self, name: str) -> None:
+        """A Node object is gone."""
+        self.nodes.pop(name, None)
+        self.ledger.remove_node(name)
+        self.touch(name)
+
+    def see_inventory(self, item: NodeDevices) -> None:
+        """A NodeDevices object as the API server has it now; one that cannot be read closes its node."""
+        name = intern(item.metadata.name)
+        try:
+            inventory = item.inventory()
+        except (InvalidInventory, UnknownVersion) as error:
+            if self.inventory_problems.get(name) != str(error):
+                logger.warning("%s", error)
+            self.lose_inventory(name)
+            self.inventory_problems[name] = str(error)
+            return
+        self.inventory_problems.pop(name, None)
+        if self.inventories.get(name) != inventory:
+            self.inventories[name] = inventory
+            self.ledger.set_inventory(inventory)
+            self.touch(name)
+
+    def lose_inventory(self, name: str) -> None:
+        """A NodeDevices object is gone."""
+        self.inventory_problems.pop(name, None)
+        self.inventories.pop(name, None)
+        self.ledger.remove_inventory(name)
+        self.touch(name)
+
+    def _ours(self, quantities: dict[str, str]) -> dict[str, str]:
+        return {intern(k): v for k, v in quantities.items() if self.families.ours(k)}
+
+    def touch(self, node: str) -> None:
+        """A node's share of the ledger changed: tell the listeners when this batch is done."""
+        self._touched.add(node)
+        if not self._flushing:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        touched, self._touched = self._touched, set()
+        touched.discard("")
+        for callback in self._on_change:
+            callback(touched)
+
+
+class _Pods(Handler[Pod]):
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+
+    def replace(self, items: list[Pod]) -> None:
+        for uid in self._state.pods.keys() - {p.metadata.uid for p in items}:
+            self._state.lose_pod(uid)
+        for pod in items:
+            self._state.see_pod(pod)
+
+    def upsert(self, item: Pod) -> None:
+        self._state.see_pod(item)
+
+    def remove(self, item: Pod) -> None:
+        self._state.lose_pod(item.metadata.uid)
+
+
+class _Nodes(Handler[Node]):
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+
+    def replace(self, items: list[Node]) -> None:
+        for name in self._state.nodes.keys() - {n.metadata.name for n in items}:
+            self._state.lose_node(name)
+        for node in items:
+            self._state.see_node(node)
+
+    def upsert(self, item: Node) -> None:
+        self._state.see_node(item)
+
+    def remove(self, item: Node) -> None:
+        self._state.lose_node(item.metadata.name)
+
+
+class _Inventories(Handler[NodeDevices]):
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+
+    def replace(self, items: list[NodeDevices]) -> None:
+        known = self._state.inventories.keys() | self._state.inventory_problems.keys()
+        for name in known - {i.metadata.name for i in items}:
+            self._state.lose_inventory(name)
+        for item in items:
+            self._state.see_inventory(item)
+
+    def upsert(self, item: NodeDevices) -> None:
+        self._state.see_inventory(item)
+
+    def remove(self, item: NodeDevices) -> None:
+        self._state.lose_inventory(item.metadata.name)
+
+
+def _positive(quantity: str) -> bool:
+    try:
+        return parse_int(quantity) > 0
+    except ValueError:
+        return False

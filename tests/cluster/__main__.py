@@ -59,6 +59,18 @@ def down() -> None:
         raise HarnessError("left behind:\n" + "\n".join(left))
 
 
+def reload() -> None:
+    """Put the working tree's hamipy and chart on the running cluster."""
+    cluster = _running()
+    cluster.import_image(chart.image())
+    chart.apply(cluster)
+    for workload in ("deployment/hamipy-scheduler", "daemonset/hamipy-node"):
+        cluster.kubectl("-n", chart.NAMESPACE, "rollout", "restart", workload)
+    for workload in ("deployment/hamipy-scheduler", "daemonset/hamipy-node"):
+        cluster.kubectl("-n", chart.NAMESPACE, "rollout", "status", "--timeout=120s", workload, timeout=130)
+    chart.wait_devices(cluster)
+
+
 def status() -> None:
     """Show components, nodes and the chart's pods."""
     cluster = _running()
@@ -100,6 +112,7 @@ def main() -> int:
     )
     start.add_argument("--no-chart", action="store_true", help="leave the cluster empty")
     commands.add_parser("down", help="take every trace of it away")
+    commands.add_parser("reload", help="build the image again and restart the chart's pods with it")
     commands.add_parser("status", help="what runs, and where its log is")
     inside = commands.add_parser("exec", help="run a command inside a node")
     inside.add_argument("node")
@@ -111,6 +124,8 @@ def main() -> int:
                 up([p for p in arguments.profiles.split(",") if p], with_chart=not arguments.no_chart)
             case "down":
                 down()
+            case "reload":
+                reload()
             case "status":
                 status()
             case "exec":

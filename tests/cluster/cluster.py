@@ -17,7 +17,7 @@ from . import packages
 from .api import JSON, Api
 from .binaries import Binaries, obtain
 from .controlplane import GATEWAY, SERVICE_IP, ControlPlane, Options
-from .daemons import environment, marked, wait_until
+from .daemons import environment, gone, marked, wait_until
 from .errors import HarnessError
 from .images import base_images
 from .node import PREFIX, Node, cgroup_roots, remove_cgroups
@@ -86,7 +86,7 @@ class Cluster:
                 cluster.add_nodes(profiles)
             cluster.wait_namespace("default")
         except BaseException:
-            destroy(work)
+            cluster.stop()
             raise
         return cluster
 
@@ -257,9 +257,12 @@ def destroy(work: Path) -> None:
 
     def all_dead() -> bool:
         for pid in marked(work):
+            killed.add(pid)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        return not marked(work)
+        return all(gone(Path("/proc"), pid) for pid in killed) and not marked(work)
+
+    killed: set[int] = set()
 
     wait_until(all_dead, 30, "the cluster's processes to end")
     for name in _links():

@@ -67,11 +67,12 @@ class Daemon:
         """Its pid in its own pid namespace; None when it does not run (a zombie does not run)."""
         try:
             pid = int(self.pid_file.read_text())
-            state = (self._proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
             command = (self._proc / str(pid) / "cmdline").read_bytes().split(b"\0")
         except (FileNotFoundError, ProcessLookupError, ValueError):
             return None
-        return pid if state != "Z" and os.fsencode(self.argv[0]) in command[:1] else None
+        # a dying process has no command line any more, but still its sockets
+        ours = command[0] in (os.fsencode(self.argv[0]), b"")
+        return pid if ours and not gone(self._proc, pid) else None
 
     @property
     def alive(self) -> bool:
@@ -133,6 +134,15 @@ class Daemon:
             return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
 
 
+def gone(proc: Path, pid: int) -> bool:
+    """True when a process has ended with all its threads, and so let go of its files and sockets; a zombie has."""
+    try:
+        state = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
+        return state in "ZX" and len(list((proc / str(pid) / "task").iterdir())) <= 1
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
 def marked(mark: Path) -> dict[int, str]:
     """Pid and command line of every living process that belongs to the cluster in directory `mark`."""
     wanted, found = f"{MARK}={mark}".encode(), {}
@@ -142,10 +152,9 @@ def marked(mark: Path) -> dict[int, str]:
         try:
             if wanted not in (entry / "environ").read_bytes().split(b"\0"):
                 continue
-            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
-        if state not in "ZX":
+        if not gone(entry.parent, int(entry.name)):
             found[int(entry.name)] = command.strip()
     return found

@@ -172,6 +172,7 @@ class Node:
             "localStorageCapacityIsolation": False,
             "makeIPTablesUtilChains": False,
             "maxPods": 200,
+            "clusterDNS": [GATEWAY],  # nobody there: a name is refused at once; service IPs come by environment
         }
         (d / "kubelet.yaml").write_text(yaml.safe_dump(kubelet))
 

@@ -75,7 +75,7 @@ class Authority:
 
     def kubeconfig(self, path: Path, user: str, groups: Sequence[str] = (), *, server: str = SERVER) -> Path:
         """Write a self-contained kubeconfig for a user with these groups."""
-        certificate, key = self.issue(path.name.removesuffix(".kubeconfig"), user, groups)
+        certificate, key = self.issue(user.replace(":", "-"), user, groups)
         ca, crt, private = (base64.b64encode(f.read_bytes()).decode() for f in (self.certificate, certificate, key))
         text = {
             "apiVersion": "v1",

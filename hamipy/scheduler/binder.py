@@ -16,10 +16,11 @@ from hamipy.core.explain import sentence
 from hamipy.core.model import Allocation, Unfit
 from hamipy.core.names import ALLOCATION
 from hamipy.kube.client import KubeClient
-from hamipy.kube.errors import ApiError, Conflict, KubeError, NotFound, ServerError, TooManyRequests, Unreachable
+from hamipy.kube.errors import Conflict, InvalidResponse, KubeError, NotFound, ServerError, TooManyRequests, Unreachable
 from hamipy.kube.objects import Pod
 from hamipy.scheduler.holds import Holds
 from hamipy.scheduler.leadership import Leadership
+from hamipy.scheduler.nominations import Nominations
 from hamipy.scheduler.pods import PodView, placed
 from hamipy.scheduler.state import ClusterState
 from hamipy.scheduler.stats import Stats
@@ -27,18 +28,21 @@ from hamipy.scheduler.wire import BindingArgs
 
 logger = logging.getLogger(__name__)
 
-READ_AGAIN = (0.05, 0.2, 0.5, 1.0, 2.0, 2.0)
+READ_AGAIN = (0.05, 0.2, 0.5, 1.0, 2.0)
 """Seconds before each consistent read after a Binding without an answer; after the last one an unassigned pod is
-believed to stay so. A request that the API server has taken in ends within its own timeout of the client's deadline."""
+believed to stay so, for the API server ends a request whose client has gone."""
 
 CONFIRM_AFTER = 5.0
 """Seconds after a successful Binding within which the watch should show it; then the pod is read."""
+
+LIST_WAIT = 10.0
+"""Seconds a bind waits for the list after a take-over."""
 
 _MAX_SEEN = 4096
 
 
 class Refused(Exception):
-    """A bind that is refused before anything was written.
+    """A bind that is refused by us, not by the API server.
 
     Args:
         cause: short, for the counter.
@@ -58,9 +62,13 @@ class Binder:
         state: the ledger and what is known of pods.
         leadership: who may bind.
         holds: soft holds.
+        nominations: reservations of nominated pods.
         stats: counters.
         read_again: see READ_AGAIN.
         confirm_after: see CONFIRM_AFTER.
+
+    Attributes:
+        refused: called with a pod that did not fit any more.
     """
 
     def __init__(
@@ -69,22 +77,25 @@ class Binder:
         state: ClusterState,
         leadership: Leadership,
         holds: Holds,
+        nominations: Nominations,
         stats: Stats,
         *,
         read_again: tuple[float, ...] = READ_AGAIN,
         confirm_after: float = CONFIRM_AFTER,
     ) -> None:
-        self._client, self._state, self._leadership, self._holds = client, state, leadership, holds
-        self._stats, self._read_again, self._confirm_after = stats, read_again, confirm_after
+        self._client, self._state, self._leadership = client, state, leadership
+        self._holds, self._nominations, self._stats = holds, nominations, stats
+        self._read_again, self._confirm_after = read_again, confirm_after
         self._seen: OrderedDict[str, PodView] = OrderedDict()
         self._running: dict[str, tuple[str, asyncio.Task[None]]] = {}
-        self._unconfirmed: dict[str, asyncio.Task[None]] = {}
+        self._unconfirmed: dict[str, tuple[str, asyncio.Task[None]]] = {}
         self._listed_for = leadership.generation
-        self._relist: asyncio.Task[None] | None = None
+        self._relist: tuple[int, asyncio.Task[None]] | None = None
         self.refused: Callable[[PodView], None] = lambda _: None
         state.on_pod(self._pod_changed)
+        leadership.gained.append(self._list_again)
 
-    # -- what /filter tells ------------------------------------------------------------------------------------------
+    # -- what /filter tells and asks ---------------------------------------------------------------------------------
 
     def saw(self, view: PodView) -> None:
         """Remember a pod that kube-scheduler showed; its bind may come before our watch has it."""
@@ -96,9 +107,9 @@ class Binder:
             self._seen.popitem(last=False)
 
     def node_of(self, uid: str) -> str | None:
-        """Node of a bind that is under way or whose outcome is not known yet."""
-        running = self._running.get(uid)
-        return running[0] if running else None
+        """Node that the pod is being bound to, or was bound to a moment ago."""
+        known = self._running.get(uid) or self._unconfirmed.get(uid)
+        return known[0] if known else None
 
     @property
     def in_flight(self) -> int:
@@ -121,15 +132,13 @@ class Binder:
         else:
             self._stats.binds["joined"] += 1
             if running[0] != args.node:
-                return self._refuse(Refused("elsewhere", f"pod is being bound to {running[0]} already"))
+                return self._refuse("elsewhere", f"pod is being bound to {running[0]} already")
         try:
             await asyncio.shield(running[1])
         except Refused as error:
-            return self._refuse(error)
+            return self._refuse(error.cause, str(error))
         except KubeError as error:
-            self._stats.binds["refused"] += 1
-            self._stats.binds_refused["api"] += 1
-            return str(error)
+            return self._refuse("api", str(error))
         self._stats.binds["bound"] += 1
         self._stats.bind_seconds.observe(time.perf_counter() - began)
         return ""
@@ -139,27 +148,31 @@ class Binder:
         if not task.cancelled():
             task.exception()  # taken: the caller may have gone away, and is told by its own await otherwise
 
-    def _refuse(self, error: Refused) -> str:
+    def _refuse(self, cause: str, message: str) -> str:
         self._stats.binds["refused"] += 1
-        self._stats.binds_refused[error.cause] += 1
-        return str(error)
+        self._stats.binds_refused[cause] += 1
+        return message
 
     async def _bind(self, args: BindingArgs) -> None:
         """Raises Refused or KubeError; returns when the pod is bound as chosen."""
         await self._gate()
         view = self._pod(args)
-        if view.node:
-            if view.node == args.node:
-                return  # bound before; kube-scheduler did not hear the answer
-            raise Refused("elsewhere", f"pod is bound to {view.node} already")
+        bound_to = view.node or self.bound_to(view.uid)
+        if bound_to == args.node:
+            return  # kube-scheduler did not hear the answer
+        if bound_to:
+            raise Refused("elsewhere", f"pod is bound to {bound_to} already")
         if view.problem:
             raise Refused("unreadable", view.problem)
-        annotations = {}
-        allocation = None
-        if view.request is not None:
-            allocation = self._assume(view, args.node)
-            annotations[ALLOCATION] = encode_allocation(allocation)
-        await self._post(view, args.node, allocation, annotations)
+        if view.request is None:
+            await self._post(view, args.node, None)
+        else:
+            await self._post(view, args.node, self._assume(view, args.node))
+
+    def bound_to(self, uid: str) -> str:
+        """Node of a pod whose Binding succeeded but which the watch has not shown yet, else empty."""
+        known = self._unconfirmed.get(uid)
+        return known[0] if known else ""
 
     async def _gate(self) -> None:
         """Pass only a fresh leader with a ledger that is ready, and listed since it took over."""
@@ -170,16 +183,21 @@ class Binder:
         if not self._state.ready or self._state.stale:
             raise Refused("stale", "the ledger is not in step with the API server yet")
         while self._listed_for != leadership.generation:
-            generation = leadership.generation
-            if self._relist is None:
-                self._relist = asyncio.create_task(self._state.relist_pods(), name="list after take-over")
-            relist = self._relist
-            await asyncio.shield(relist)
-            if self._relist is relist:
-                self._relist = None
-                self._listed_for = generation
+            generation, relist = self._list_again()
+            try:
+                await asyncio.wait_for(asyncio.shield(relist), LIST_WAIT)
+            except TimeoutError:
+                raise Refused("stale", "pods could not be listed since this scheduler took over") from None
+            self._listed_for = max(self._listed_for, generation)
         if not leadership.is_leader:
             raise Refused("not-leader", "this scheduler lost the lead while it waited for a list of pods")
+
+    def _list_again(self) -> tuple[int, asyncio.Task[None]]:
+        """The list of pods that began in this term, started if need be; it puts old assumptions right."""
+        generation = self._leadership.generation
+        if self._relist is None or self._relist[0] != generation:
+            self._relist = (generation, asyncio.create_task(self._state.relist_pods(), name="list after take-over"))
+        return self._relist
 
     def _pod(self, args: BindingArgs) -> PodView:
         view = self._state.pods.get(args.pod_uid) or self._seen.get(args.pod_uid)
@@ -193,76 +211,70 @@ class Binder:
 
     def _assume(self, view: PodView, node: str) -> Allocation:
         """Choose and take devices. No await from here to the end: that is what makes binds exclusive."""
-        assert view.request is not None
+        if view.request is None:
+            raise ValueError("a pod without a request has nothing to assume")
         self._holds.drop(view.uid)
-        allocation = self._holds.decide(view.request, node)
+        allocation = self._holds.decide(view.request, node, without=self._nominations.ignored_by(view.request))
         if isinstance(allocation, Unfit):
             self.refused(view)
-            raise Refused("unfit", f"{sentence(allocation)} any more")
+            raise Refused("unfit", f"devices were taken meanwhile: {sentence(allocation)}")
+        self._nominations.drop(view.uid)
         self._state.ledger.put(placed(view, allocation, node))
         self._state.touch(node)
         return allocation
 
-    async def _post(self, view: PodView, node: str, allocation: Allocation | None, annotations: dict[str, str]) -> None:
+    async def _post(self, view: PodView, node: str, allocation: Allocation | None) -> None:
+        annotations = {} if allocation is None else {ALLOCATION: encode_allocation(allocation)}
         self._stats.bindings_posted += 1
         try:
             await self._client.bind(
                 view.namespace, view.name, view.uid, node, annotations, timeout=self._leadership.bind_deadline
             )
-        except (Conflict, TooManyRequests) as error:
-            await self._decide(view, node, annotations, error, patience=self._read_again[:1])
-        except (ServerError, Unreachable) as error:
+        except (ServerError, Unreachable, InvalidResponse, Conflict, TooManyRequests) as error:
             if isinstance(error, Unreachable) and not error.sent:
                 self._forget(view, node)
                 raise
-            await self._decide(view, node, annotations, error, patience=self._read_again)
-        except ApiError:
+            # 409 and 429 are answers: nothing is on its way any more, so one read decides.
+            patience = self._read_again[:1] if isinstance(error, Conflict | TooManyRequests) else self._read_again
+            await self._settle(view, node, annotations, error, patience)
+        except KubeError:
             self._forget(view, node)
             raise
         except BaseException:
-            if allocation is not None:  # stopped in the middle: the next process lists
-                logger.warning("bind of %s/%s was interrupted", view.namespace, view.name)
+            self._expect(view, node)  # stopped in the middle; whatever happened, nothing may leak
             raise
-        if allocation is not None and view.uid not in self._state.deleted:
-            self._expect(view, node)
+        self._expect(view, node)
 
     # -- outcomes ----------------------------------------------------------------------------------------------------
 
-    async def _decide(
-        self, view: PodView, node: str, annotations: dict[str, str], error: KubeError, *, patience: tuple[float, ...]
+    async def _settle(
+        self, view: PodView, node: str, annotations: dict[str, str], error: KubeError, patience: tuple[float, ...]
     ) -> None:
         """Read the pod until it is known whether the Binding happened; return when it did, else raise `error`."""
         self._stats.assumptions["kept"] += 1
         logger.info("outcome of binding %s/%s is open: %s", view.namespace, view.name, error)
         left = list(patience)
         while True:
-            await asyncio.sleep(left.pop(0) if left else self._read_again[-1])
+            await asyncio.sleep(left.pop(0) if left else patience[-1])
             known = self._state.pods.get(view.uid)
-            if known is not None and known.node:
-                break
-            if view.uid in self._state.deleted:
-                self._forget(view, node)
-                raise error
-            try:
-                pod = await self._read(view)
-            except KubeError as problem:
-                logger.info("cannot read %s/%s: %s", view.namespace, view.name, problem)
-                continue  # nothing is known, so nothing is forgotten
-            if pod is None:
-                self._forget(view, node)
-                raise error
-            if pod.spec.node_name:
-                if view.uid not in self._state.deleted:
+            if known is None or not known.node:
+                try:
+                    pod = await self._read(view)
+                except KubeError as problem:
+                    logger.info("cannot read %s/%s: %s", view.namespace, view.name, problem)
+                    continue  # nothing is known, so nothing is forgotten
+                if pod is not None and pod.spec.node_name and view.uid not in self._state.deleted:
                     self._state.see_pod(pod)
                 known = self._state.pods.get(view.uid)
-                break
-            if not left or pod.metadata.deletion_timestamp is not None:
-                self._forget(view, node)
-                raise error
-        if known is None or known.node != node or known.allocation != annotations.get(ALLOCATION):
-            self._stats.assumptions["forgotten"] += 1
-            raise Refused("elsewhere", f"pod was bound by somebody else meanwhile ({error})") from error
-        self._stats.assumptions["found"] += 1
+                if pod is not None and not pod.spec.node_name and left and pod.metadata.deletion_timestamp is None:
+                    continue
+            if known is not None and known.node == node and known.allocation == annotations.get(ALLOCATION):
+                self._stats.assumptions["found"] += 1
+                return
+            if known is not None and known.node:
+                raise Refused("elsewhere", f"pod was bound to {known.node} by somebody else ({error})") from error
+            self._forget(view, node)
+            raise error
 
     async def _read(self, view: PodView) -> Pod | None:
         """The pod as the API server has it now; None when it is gone."""
@@ -285,12 +297,13 @@ class Binder:
     def _expect(self, view: PodView, node: str) -> None:
         """See to it that a bound pod which the watch never shows does not hold its shares for ever."""
         known = self._state.pods.get(view.uid)
+        if view.uid in self._state.deleted:
+            return
         if known is not None and known.node:
             self._stats.assumptions["confirmed"] += 1
             return
         task = asyncio.create_task(self._confirm(view, node), name=f"confirm {view.namespace}/{view.name}")
-        self._unconfirmed[view.uid] = task
-        task.add_done_callback(lambda _: self._unconfirmed.pop(view.uid, None))
+        self._unconfirmed[view.uid] = (node, task)
 
     async def _confirm(self, view: PodView, node: str) -> None:
         while True:
@@ -300,12 +313,11 @@ class Binder:
             except KubeError as problem:
                 logger.info("cannot read %s/%s: %s", view.namespace, view.name, problem)
                 continue
-            known = self._state.pods.get(view.uid)
-            if view.uid in self._state.deleted or (known is not None and known.node):
-                return
-            if pod is None:
+            self._unconfirmed.pop(view.uid, None)
+            if pod is None or not pod.spec.node_name:
                 self._forget(view, node)
-            else:
+            elif view.uid not in self._state.deleted:
+                self._stats.assumptions["confirmed"] += 1
                 self._state.see_pod(pod)
             return
 
@@ -313,15 +325,15 @@ class Binder:
         self._seen.pop(uid, None)
         if view is None or view.node:
             self._holds.drop(uid)
-            task = self._unconfirmed.pop(uid, None)
-            if task is not None:
-                task.cancel()
+            known = self._unconfirmed.pop(uid, None)
+            if known is not None:
+                known[1].cancel()
                 self._stats.assumptions["confirmed" if view is not None else "forgotten"] += 1
 
     async def close(self) -> None:
         """Wait for binds under way: a Binding that was sent deserves its answer."""
         tasks = [task for _, task in self._running.values()]
-        for task in self._unconfirmed.values():
-            task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=self._leadership.bind_deadline)
+        for _, task in self._unconfirmed.values():
+            task.cancel()

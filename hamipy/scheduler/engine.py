@@ -10,6 +10,7 @@ from hamipy.scheduler.binder import Binder
 from hamipy.scheduler.extender import Extender
 from hamipy.scheduler.holds import Holds
 from hamipy.scheduler.leadership import Leadership
+from hamipy.scheduler.nominations import Nominations
 from hamipy.scheduler.state import ClusterState
 from hamipy.scheduler.stats import Stats
 from hamipy.scheduler.wakeups import Wakeups
@@ -26,7 +27,7 @@ class Engine:
         node_policy, device_policy: the cluster's defaults.
 
     Attributes:
-        state, stats, holds, binder, wakeups, extender, leadership: the parts.
+        state, stats, holds, nominations, binder, wakeups, extender, leadership: the parts.
     """
 
     def __init__(
@@ -49,9 +50,11 @@ class Engine:
             device_policy=device_policy,
         )
         self.holds = Holds(self.state.placement, self.stats)
-        self.wakeups = Wakeups(client, self.state, leadership, self.holds, self.stats)
-        self.binder = Binder(client, self.state, leadership, self.holds, self.stats)
-        self.extender = Extender(self.state, self.binder, self.holds, self.wakeups, self.stats)
+        self.nominations = Nominations(self.state, self.holds)
+        self.wakeups = Wakeups(client, self.state, leadership, self.holds, self.nominations, self.stats)
+        self.binder = Binder(client, self.state, leadership, self.holds, self.nominations, self.stats)
+        self.binder.refused = self.wakeups.remember
+        self.extender = Extender(self.state, self.binder, self.holds, self.nominations, self.wakeups, self.stats)
 
     async def run(self) -> None:
         """Work until cancelled; then wait for the Bindings under way."""

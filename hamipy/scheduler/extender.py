@@ -17,6 +17,7 @@ from hamipy.core.placement import Sweep
 from hamipy.core.policies import SCORE_MAX
 from hamipy.scheduler.binder import Binder
 from hamipy.scheduler.holds import Holds
+from hamipy.scheduler.nominations import Nominations
 from hamipy.scheduler.pods import PodView
 from hamipy.scheduler.preemption import veto
 from hamipy.scheduler.state import ClusterState
@@ -81,12 +82,22 @@ class Extender:
         state: the ledger.
         binder: binds.
         holds: soft holds.
+        nominations: reservations of nominated pods.
         wakeups: remembers refused pods.
         stats: counters.
     """
 
-    def __init__(self, state: ClusterState, binder: Binder, holds: Holds, wakeups: Wakeups, stats: Stats) -> None:
-        self._state, self._binder, self._holds, self._wakeups, self._stats = state, binder, holds, wakeups, stats
+    def __init__(
+        self,
+        state: ClusterState,
+        binder: Binder,
+        holds: Holds,
+        nominations: Nominations,
+        wakeups: Wakeups,
+        stats: Stats,
+    ) -> None:
+        self._state, self._binder, self._holds, self._nominations = state, binder, holds, nominations
+        self._wakeups, self._stats = wakeups, stats
         self._scores: OrderedDict[str, tuple[NDArray[np.int64], str]] = OrderedDict()
 
     @property
@@ -119,10 +130,14 @@ class Extender:
         if bound_to is not None:
             return self._only(nodes, bound_to)
         self._holds.drop(view.uid)
-        sweep = self._state.placement.sweep(view.request)
+        with self._nominations.lifted_for(view.request):
+            return self._look(view, view.request, nodes)
+
+    def _look(self, view: PodView, request: PodRequest, nodes: _Nodes) -> FilterResult:
+        sweep = self._state.placement.sweep(request)
         fits = self._fits(sweep, nodes)
         if not fits.any() and len(self._holds):
-            for name in self._holds.fitting(view.request, nodes.names):
+            for name in self._holds.fitting(request, nodes.names):
                 fits |= nodes.columns == self._state.ledger.nodes[name].column
         if not fits.any():
             self._stats.filters["unfit"] += 1
@@ -130,7 +145,7 @@ class Extender:
         else:
             self._stats.filters["fits"] += 1
             self._wakeups.forget(view.uid)
-            self._choose(view.request, sweep, nodes.columns[fits])
+            self._choose(request, sweep, nodes.columns[fits])
         if fits.all():
             return nodes.all()
         return nodes.some(fits.tolist(), *self._reasons(sweep, nodes, ~fits))
@@ -225,7 +240,7 @@ class Extender:
         if view.problem:
             candidates = {}
         elif view.request is not None:
-            candidates = veto(self._state, self._holds, self._stats, view.request, candidates)
+            candidates = veto(self._state, self._holds, self._nominations, self._stats, view.request, candidates)
         return Reply(200, encode(PreemptionResult(candidates)))
 
     async def bind(self, body: bytes) -> Reply:
@@ -235,7 +250,3 @@ class Extender:
         except BadBody as bad:
             error = str(bad)
         return Reply(200, encode(BindingResult(error)))
-
-    def saw(self, view: PodView) -> None:
-        """See `Binder.saw`."""
-        self._binder.saw(view)

@@ -6,7 +6,7 @@ bind. kube-scheduler is free to bind elsewhere: then the hold just ends.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from hamipy.core.ledger import PlacedPod
 from hamipy.core.model import Allocation, PodRequest, Unfit
@@ -32,9 +32,14 @@ class Holds:
         self._placement, self._ledger, self._stats, self._seconds = placement, placement.ledger, stats, seconds
         self._nodes: dict[str, str] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._expired: list[Callable[[str], None]] = []
 
     def __len__(self) -> int:
         return len(self._nodes)
+
+    def on_expire(self, callback: Callable[[str], None]) -> None:
+        """Call back with the node's name when a hold ends without a bind."""
+        self._expired.append(callback)
 
     @property
     def nodes(self) -> set[str]:
@@ -67,12 +72,12 @@ class Holds:
         self._timers.pop(uid).cancel()
         self._lift(uid, node)
 
-    def decide(self, request: PodRequest, node: str) -> Allocation | Unfit:
+    def decide(self, request: PodRequest, node: str, *, without: Collection[str] = ()) -> Allocation | Unfit:
         """Choose devices on a node beside the holds if that is possible, else in spite of them."""
-        allocation = self._placement.decide(request, node)
-        if isinstance(allocation, Unfit) and (held := self._on(node)):
+        allocation = self._placement.decide(request, node, without=without)
+        if isinstance(allocation, Unfit) and (held := self.on(node)):
             self._stats.holds["ignored"] += 1
-            return self._placement.decide(request, node, without=held)
+            return self._placement.decide(request, node, without=[*held, *without])
         return allocation
 
     def fitting(self, request: PodRequest, nodes: Iterable[str]) -> list[str]:
@@ -80,14 +85,11 @@ class Holds:
         return [
             node
             for node in self.nodes.intersection(nodes)
-            if not isinstance(self._placement.decide(request, node, without=self._on(node)), Unfit)
+            if not isinstance(self._placement.decide(request, node, without=self.on(node)), Unfit)
         ]
 
     def on(self, node: str) -> list[str]:
         """Uids under which the holds of a node stand in the ledger."""
-        return self._on(node)
-
-    def _on(self, node: str) -> list[str]:
         return [_PREFIX + uid for uid, at in self._nodes.items() if at == node]
 
     def _put(self, request: PodRequest, node: str, allocation: Allocation) -> None:
@@ -100,10 +102,13 @@ class Holds:
     def _expire(self, uid: str) -> None:
         del self._timers[uid]
         self._stats.holds["expired"] += 1
-        self._lift(uid, self._nodes.pop(uid))
+        node = self._nodes.pop(uid)
+        self._lift(uid, node)
+        for callback in self._expired:
+            callback(node)
 
     def _lift(self, uid: str, node: str) -> None:
-        """Out of the ledger; nobody was refused because of a hold, so nothing counts as freed."""
+        """Out of the ledger; no /filter or /bind refused because of a hold, so it is no change of the ledger."""
         known = node in self._ledger.freed
         self._ledger.drop(_PREFIX + uid)
         if not known:

@@ -45,7 +45,7 @@ class Leadership:
         always: bool = False,
     ) -> None:
         self.generation = 1 if always else 0
-        self.gained: list[Callable[[], None]] = []
+        self.gained: list[Callable[[], object]] = []
         self._always, self._prefix = always, f"{pod_name}_"
         self._renew_deadline = renew_deadline
         self._bind_deadline = 0.8 * (lease_duration - renew_deadline)

@@ -7,22 +7,29 @@ from collections.abc import Mapping
 
 from hamipy.core.model import PodRequest, Unfit
 from hamipy.scheduler.holds import Holds
+from hamipy.scheduler.nominations import Nominations
 from hamipy.scheduler.state import ClusterState
 from hamipy.scheduler.stats import Stats
 from hamipy.scheduler.wire import MetaVictims
 
 
 def veto(
-    state: ClusterState, holds: Holds, stats: Stats, request: PodRequest, candidates: Mapping[str, MetaVictims]
+    state: ClusterState,
+    holds: Holds,
+    nominations: Nominations,
+    stats: Stats,
+    request: PodRequest,
+    candidates: Mapping[str, MetaVictims],
 ) -> dict[str, MetaVictims]:
     """The candidates on which the pod would fit once their victims are gone.
 
     Uids that the ledger does not know hold no shares, so they free none.
     """
     kept = {}
+    lower = nominations.ignored_by(request)
     for node, victims in candidates.items():
         gone = {victim.uid for victim in victims.pods or ()}
-        fit = state.placement.decide(request, node, without=[*gone, *holds.on(node)])
+        fit = state.placement.decide(request, node, without=gone.union(holds.on(node), lower))
         if isinstance(fit, Unfit):
             stats.preemptions["vetoed"] += 1
         else:

@@ -185,7 +185,7 @@ class ClusterState:
 
     def lose_pod(self, uid: str) -> None:
         """A pod is gone."""
-        view = self.pods.pop(uid, None)
+        view, held = self.pods.pop(uid, None), self.ledger.find(uid)
         self.deleted[uid] = None
         if len(self.deleted) > _REMEMBERED_DELETIONS:
             self.deleted.popitem(last=False)
@@ -195,7 +195,7 @@ class ClusterState:
             if self.by_name.get((view.namespace, view.name)) == uid:
                 del self.by_name[view.namespace, view.name]
             self._leave(view)
-            self.touch(view.node)
+        self.touch(held.node if held is not None else view.node if view is not None else "")
         for callback in self._on_pod:
             callback(uid, None)
 

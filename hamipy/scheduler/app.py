@@ -1,6 +1,6 @@
 """HTTP routes of the scheduler role: raw bodies in, raw bodies out; what they mean lies in the modules they call."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -88,14 +88,14 @@ def extender_app(extender: Extender, ready: Check) -> Starlette:
     return Starlette(routes=[*routes, Route("/healthz", _alive), Route("/readyz", _readiness(ready))])
 
 
-def metrics_app(metrics: Metrics, inspect: Callable[[], Any], ready: dict[str, Check]) -> Starlette:
+def metrics_app(metrics: Metrics, inspect: Callable[[], AsyncIterator[bytes]], ready: dict[str, Check]) -> Starlette:
     """`GET /metrics`, `/inspect`, `/healthz`, and `/readyz/<part>` for each part of `ready`."""
 
     async def scrape(_: Request) -> Response:
         return StreamingResponse(metrics.render(), media_type=CONTENT_TYPE)
 
     async def ledger(_: Request) -> Response:
-        return Response(msgspec.json.encode(inspect()), media_type=JSON)
+        return StreamingResponse(inspect(), media_type=JSON)
 
     parts = [Route(f"/readyz/{part}", _readiness(check)) for part, check in ready.items()]
     routes = [Route("/metrics", scrape), Route("/inspect", ledger), Route("/healthz", _alive), *parts]

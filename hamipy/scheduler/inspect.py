@@ -3,12 +3,15 @@
 `snapshot` is pure: whoever feeds a `ClusterState` from lists of the API server gets the same document.
 """
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Iterable
 
+import msgspec
 from msgspec import Struct
 
+from hamipy.core.explain import summary
 from hamipy.core.ledger import NodeEntry, PlacedPod
-from hamipy.core.model import Share
+from hamipy.core.model import PodRequest, Share
 from hamipy.scheduler.holds import is_hold
 from hamipy.scheduler.state import ClusterState
 
@@ -96,7 +99,7 @@ class Snapshot(Struct, frozen=True, rename="camel"):
         stale: whether the API server has been silent for too long.
         leader: whether this scheduler leads; None where that is not known.
         nodes: by name.
-        pending: pods that are not bound, with why they were refused last.
+        pending: pods that are not bound, with where they stand now.
     """
 
     ready: bool
@@ -106,29 +109,58 @@ class Snapshot(Struct, frozen=True, rename="camel"):
     pending: tuple[PodShot, ...]
 
 
-def snapshot(state: ClusterState, *, leader: bool | None = None, refusals: Mapping[str, str] | None = None) -> Snapshot:
+def snapshot(state: ClusterState, *, leader: bool | None = None) -> Snapshot:
     """What the ledger knows now.
 
     Args:
         state: the cluster as last seen.
         leader: whether this scheduler leads.
-        refusals: uid -> why a pod that is not bound was refused last.
     """
-    entries = state.ledger.nodes
-    names = sorted({*entries, *state.nodes, *state.inventories, *state.inventory_problems})
-    why = refusals or {}
-    pending = [
-        PodShot(p.uid, p.namespace, p.name, p.problem or why.get(p.uid, ""))
-        for p in state.pods.values()
-        if not p.node and not p.finished and (p.ours or p.problem)
-    ]
-    return Snapshot(
-        ready=state.ready,
-        stale=state.stale,
-        leader=leader,
-        nodes=tuple(shot for name in names if (shot := _node(state, name)) is not None),
-        pending=tuple(sorted(pending, key=lambda p: (p.namespace, p.name))),
-    )
+    nodes = tuple(shot for name in _names(state) if (shot := _node(state, name)) is not None)
+    return Snapshot(state.ready, state.stale, leader, nodes, _pending(state))
+
+
+async def stream(state: ClusterState, *, leader: bool | None = None) -> AsyncIterator[bytes]:
+    """`snapshot` as JSON, piece by piece, so that no filter waits for thousands of nodes; a node is exact in itself."""
+    head = Snapshot(state.ready, state.stale, leader, (), _pending(state))
+    before, after = msgspec.json.encode(head).split(b'"nodes":[]', 1)
+    yield before + b'"nodes":['
+    comma = b""
+    for name in _names(state):
+        shot = _node(state, name)
+        if shot is not None:
+            yield comma + msgspec.json.encode(shot)
+            comma = b","
+        await asyncio.sleep(0)
+    yield b"]" + after
+
+
+def _names(state: ClusterState) -> list[str]:
+    return sorted({*state.ledger.nodes, *state.nodes, *state.inventories, *state.inventory_problems})
+
+
+def _pending(state: ClusterState) -> tuple[PodShot, ...]:
+    waiting = [p for p in state.pods.values() if not p.node and not p.finished and (p.ours or p.problem)]
+    known: dict[object, str] = {}
+    shots = []
+    for pod in waiting:
+        reason = pod.problem
+        if pod.request is not None:
+            if pod.request.shape not in known:
+                known[pod.request.shape] = _why(state, pod.request)
+            reason = known[pod.request.shape]
+        shots.append(PodShot(pod.uid, pod.namespace, pod.name, reason))
+    return tuple(sorted(shots, key=lambda p: (p.namespace, p.name)))
+
+
+def _why(state: ClusterState, request: PodRequest) -> str:
+    """One sentence on where a request stands now."""
+    sweep = state.placement.sweep(request)
+    columns = [e.column for e in state.ledger.nodes.values() if e.inventory is not None]
+    fitting = sum(bool(sweep.fits[column]) for column in columns)
+    if fitting:
+        return f"fits on {fitting} of {len(columns)} nodes with devices; waits for kube-scheduler"
+    return summary(sweep.unfit(columns).values() if columns else ())
 
 
 def _node(state: ClusterState, name: str) -> NodeShot | None:

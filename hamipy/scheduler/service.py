@@ -24,7 +24,7 @@ from hamipy.kube.config import ClusterConfig, load_config
 from hamipy.scheduler.app import extender_app, metrics_app, webhook_app
 from hamipy.scheduler.certificate_sources import DirectoryCertificates, SecretCertificates, ServingCertificate
 from hamipy.scheduler.engine import Engine
-from hamipy.scheduler.inspect import Snapshot, snapshot
+from hamipy.scheduler.inspect import stream
 from hamipy.scheduler.leadership import Leadership
 from hamipy.scheduler.metrics import Metrics, Sources
 from hamipy.scheduler.publisher import Publisher
@@ -138,9 +138,9 @@ class Parts:
         """Why the webhook is not ready, or empty."""
         return "" if self.serving.usable else "webhook: there is no certificate yet, or it has expired"
 
-    def inspect(self) -> Snapshot:
-        """The ledger now."""
-        return snapshot(self.state, leader=self._leads())
+    def inspect(self) -> AsyncIterator[bytes]:
+        """The ledger now, as JSON."""
+        return stream(self.state, leader=self._leads())
 
     def background(self) -> dict[str, Coroutine[Any, Any, None]]:
         """What runs for ever, by name."""
@@ -262,6 +262,7 @@ class _Server(uvicorn.Server):
                 lifespan="off",
                 loop="none",
                 log_config=None,
+                log_level="warning",
                 access_log=False,
                 server_header=False,
                 timeout_keep_alive=KEEP_ALIVE,

@@ -36,12 +36,12 @@ class NotAllowed(InvalidRequest):
     """What is refused for who may write it, not for its value; answered with code 403."""
 
 
-class _Kind(Struct):
+class _Kind(Struct, frozen=True):
     kind: str = ""
     version: str = ""
 
 
-class _Request(Struct, rename="camel"):
+class _Request(Struct, frozen=True, rename="camel"):
     uid: str = ""
     kind: _Kind = _Kind()
     sub_resource: str = ""
@@ -51,13 +51,13 @@ class _Request(Struct, rename="camel"):
     object: msgspec.Raw = msgspec.Raw(b"null")
 
 
-class _Review(Struct, rename="camel"):
+class _Review(Struct, frozen=True, rename="camel"):
     api_version: str = ""
     kind: str = ""
     request: _Request | None = None
 
 
-class _Status(Struct):
+class _Status(Struct, frozen=True):
     code: int
     reason: str
     message: str

@@ -1,7 +1,7 @@
 """Keeps the MutatingWebhookConfiguration right: whom API servers trust, and which pods they send us.
 
-The chart makes the object; we own two fields of our entry by server-side apply under a field manager of our own
-(`webhooks` and `matchConditions` are lists keyed by name, so the rest of the entry stays the chart's).
+The chart makes the object. We change two fields of our entry, by JSON patch and only where they differ: to apply
+what is right already would make us an owner of it, and the next `helm upgrade` that changes it a conflict.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from hamipy.kube.errors import ApiError, KubeError
 
 logger = logging.getLogger(__name__)
 
-FIELD_MANAGER = "hamipy-scheduler"
+JSON_PATCH = "application/json-patch+json"
 WEBHOOK = f"pods.{DOMAIN}"
 """Name of our entry in `webhooks`."""
 CONDITION = "mentions-our-resources"
@@ -46,27 +46,22 @@ def _quoted(name: str) -> str:
     return "'" + name.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-class _Named(Struct):
+class _Named(Struct, frozen=True):
     name: str = ""
     expression: str = ""
 
 
-class _ClientConfig(Struct, rename="camel"):
+class _ClientConfig(Struct, frozen=True, rename="camel"):
     ca_bundle: str = ""
 
 
-class _Entry(Struct, rename="camel"):
+class _Entry(Struct, frozen=True, rename="camel"):
     name: str = ""
     client_config: _ClientConfig = _ClientConfig()
     match_conditions: list[_Named] = []
 
 
-class _Metadata(Struct):
-    uid: str = ""
-
-
-class _Configuration(Struct):
-    metadata: _Metadata = _Metadata()
+class _Configuration(Struct, frozen=True):
     webhooks: list[_Entry] = []
 
 
@@ -133,28 +128,33 @@ class WebhookConfiguration:
             KubeError: it can be neither read nor changed; NotFound when it is not installed.
         """
         now = await self._client.get(self._path, _Configuration)
-        entry = next((e for e in now.webhooks if e.name == WEBHOOK), None)
-        if entry is None:
+        at = next((i for i, e in enumerate(now.webhooks) if e.name == WEBHOOK), None)
+        if at is None:
             raise ApiError(404, "NotFound", f"it has no entry {WEBHOOK}; install the chart again", "GET", self._path)
-        bundle = self._bundle()
-        wanted: dict[str, Any] = {"name": WEBHOOK}
-        condition = match_condition(self._families)
-        there = {c.name: c.expression for c in entry.match_conditions}
-        right = there.get(CONDITION) == condition
-        wanted["matchConditions"] = [{"name": CONDITION, "expression": condition}]
+        entry, where, bundle = now.webhooks[at], f"/webhooks/{at}", self._bundle()
+        patch = _condition_patch(entry, f"{where}/matchConditions", match_condition(self._families))
         if bundle is not None:
             encoded = base64.b64encode(bundle).decode()
-            right = right and entry.client_config.ca_bundle == encoded
-            wanted["clientConfig"] = {"caBundle": encoded}
-        if not right:
-            body = {
-                "apiVersion": "admissionregistration.k8s.io/v1",
-                "kind": "MutatingWebhookConfiguration",
-                "metadata": {"name": self._name, "uid": now.metadata.uid},  # the uid: change it, never create it
-                "webhooks": [wanted],
-            }
-            await self._client.apply(self._path, body, field_manager=FIELD_MANAGER)
+            if entry.client_config.ca_bundle != encoded:
+                patch.append({"op": "add", "path": f"{where}/clientConfig/caBundle", "value": encoded})
+        if patch:
+            still = {"op": "test", "path": f"{where}/name", "value": WEBHOOK}
+            await self._client.request("PATCH", self._path, body=[still, *patch], content_type=JSON_PATCH)
             self.writes += 1
             logger.info("put MutatingWebhookConfiguration %s right", self._name)
         self.in_place = bundle
-        return not right
+        return bool(patch)
+
+
+def _condition_patch(entry: _Entry, where: str, expression: str) -> list[dict[str, Any]]:
+    """JSON patch that gives an entry our match condition, beside others that it may have."""
+    for position, condition in enumerate(entry.match_conditions):
+        if condition.name == CONDITION:
+            if condition.expression == expression:
+                return []
+            still = {"op": "test", "path": f"{where}/{position}/name", "value": CONDITION}
+            return [still, {"op": "replace", "path": f"{where}/{position}/expression", "value": expression}]
+    ours = {"name": CONDITION, "expression": expression}
+    if entry.match_conditions:
+        return [{"op": "add", "path": f"{where}/-", "value": ours}]
+    return [{"op": "add", "path": where, "value": [ours]}]

@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from hamipy.core.codec import INVENTORY_VERSION, check_inventory, encode_inventory
-from hamipy.core.errors import InvalidInventory, UnknownVersion
+from hamipy.core.codec import INVENTORY_VERSION, check_inventory, decode_inventory, encode_inventory
 from hamipy.core.model import Inventory
 from hamipy.core.quantity import format_size
 from hamipy.kube.backoff import Backoff
@@ -47,18 +46,18 @@ class NodeDevices(Struct, frozen=True, rename="camel", gc=False):
             UnknownVersion: another API version.
             InvalidInventory: the object contradicts the schema or itself; the message names the field.
         """
-        node = self.metadata.name
-        if self.api_version != INVENTORY_VERSION:
-            raise UnknownVersion(f"NodeDevices {node}", self.api_version, (INVENTORY_VERSION,))
         spec = bytes(self.spec)
-        # Equal to core.codec.decode_inventory, without a tree of dicts in between: the last "node" counts.
-        named = b'%s%s"node":%s}' % (spec[:-1], b"," if len(spec) > 2 else b"", msgspec.json.encode(node))
-        try:
-            inventory = _inventory.decode(named)
-        except msgspec.MsgspecError as error:
-            raise InvalidInventory(f"NodeDevices {node} spec", spec[:200], str(error)) from error
-        check_inventory(inventory)
-        return inventory
+        name = msgspec.json.encode(self.metadata.name)
+        if self.api_version == INVENTORY_VERSION and b'"node"' not in spec:
+            # Straight into the typed form: a tree of dicts in between costs four times as much.
+            try:
+                inventory = _inventory.decode(b'{"node":%s%s%s' % (name, b"," if len(spec) > 2 else b"", spec[1:]))
+            except msgspec.MsgspecError:
+                pass  # the codec finds the words for it
+            else:
+                check_inventory(inventory)
+                return inventory
+        return decode_inventory(self.metadata.name, self.api_version, msgspec.json.decode(spec))
 
 
 def crd_text() -> str:

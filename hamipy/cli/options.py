@@ -4,8 +4,10 @@ Precedence: flag, then environment (`HAMIPY_<FLAG>`), then the configuration fil
 """
 
 import ast
+import difflib
 import inspect
 import itertools
+import re
 import textwrap
 import typing
 from collections.abc import Callable, Mapping
@@ -46,10 +48,18 @@ def read_config_file(path: Path | None) -> dict[str, Any]:
 
 
 def described(settings: type[msgspec.Struct]) -> dict[str, str]:
-    """What each field means: the string literal that follows it in the source."""
+    """What each field means: its line in the docstring's `Attributes:`, or the string that follows it in the source."""
+    found: dict[str, str] = {}
+    names: list[str] = []
+    for line in inspect.cleandoc(settings.__doc__ or "").partition("Attributes:")[2].splitlines():
+        head = re.match(r" {4}((?:\w+)(?:, \w+)*): (.*)", line)
+        if head:
+            names = head[1].split(", ")
+            found.update(dict.fromkeys(names, head[2].strip()))
+        elif line.startswith(" " * 8):
+            found.update({name: f"{found[name]} {line.strip()}" for name in names})
     (class_,) = ast.parse(textwrap.dedent(inspect.getsource(settings))).body
     assert isinstance(class_, ast.ClassDef)
-    found = {}
     for statement, after in itertools.pairwise(class_.body):
         match statement, after:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
@@ -57,8 +67,15 @@ def described(settings: type[msgspec.Struct]) -> dict[str, str]:
     return found
 
 
-def settings_options(settings: type[S]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command one option for each field of `settings`; the command gets `settings=<struct>`."""
+def settings_options(
+    settings: type[S], *, defaults: Mapping[str, Any] | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command one option for each field of `settings`; the command gets `settings=<struct>`.
+
+    Args:
+        settings: the struct.
+        defaults: values for fields that this command does not insist on.
+    """
     fields = msgspec.structs.fields(settings)
     meanings = described(settings)
     types = typing.get_type_hints(settings)
@@ -67,7 +84,9 @@ def settings_options(settings: type[S]) -> Callable[[Callable[..., Any]], Callab
         def command(*args: Any, **values: Any) -> Any:
             given = {f.name: values.pop(f.name) for f in fields if f.name in values}
             file = click.get_current_context().find_root().meta.get("hamipy.config", {})
-            return function(*args, settings=_build(settings, given, file), **values)
+            refuse_unknown_keys(file, settings)
+            fallback = {k.replace("_", "-"): v for k, v in (defaults or {}).items()}
+            return function(*args, settings=_build(settings, given, {**fallback, **file}), **values)
 
         command.__doc__ = function.__doc__
         command.__name__ = function.__name__
@@ -99,6 +118,30 @@ def _option(field: Any, type_: Any, meaning: str) -> Callable[[Any], Any] | None
         common["help"] += "  [comma-separated]"
         return click.option(f"--{flag}", type=click.STRING, default=None, **common)
     return None
+
+
+def refuse_unknown_keys(file: Mapping[str, Any], settings: type[msgspec.Struct]) -> None:
+    """Refuse keys of the configuration file that no command knows; one file may serve several commands.
+
+    Raises:
+        ConfigurationError: names the key and the nearest known one.
+    """
+    unknown = set(file) - _keys(settings) - {"log-level", "log-format"}
+    if unknown:
+        # imported only now: the node daemon has no use for the scheduler's settings
+        from hamipy.cli.inspect import InspectSettings
+        from hamipy.node.settings import NodeSettings
+        from hamipy.scheduler.settings import SchedulerSettings, UninstallSettings
+
+        known = _keys(NodeSettings) | _keys(SchedulerSettings) | _keys(UninstallSettings) | _keys(InspectSettings)
+        for key in sorted(unknown - known):
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "see --help of the commands for the keys"
+            raise ConfigurationError(f"configuration file: {key!r} is not a setting; {hint}")
+
+
+def _keys(settings: type[msgspec.Struct]) -> set[str]:
+    return {f.name.replace("_", "-") for f in msgspec.structs.fields(settings)}
 
 
 def _build(settings: type[S], given: Mapping[str, Any], file: Mapping[str, Any]) -> S:

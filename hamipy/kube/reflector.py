@@ -120,6 +120,10 @@ class Reflector(Generic[T]):
         self._wanted.set()
         await future
 
+    async def list_once(self) -> None:
+        """Deliver one whole list, for those who do not watch. Raises KubeError: it could not be had."""
+        await self._list()
+
     async def run(self) -> None:
         """List and watch until cancelled."""
         try:

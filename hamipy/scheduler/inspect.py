@@ -12,6 +12,7 @@ from msgspec import Struct
 from hamipy.core.explain import summary
 from hamipy.core.ledger import NodeEntry, PlacedPod
 from hamipy.core.model import PodRequest, Share
+from hamipy.kube.client import KubeClient
 from hamipy.scheduler.holds import is_hold
 from hamipy.scheduler.state import ClusterState
 
@@ -107,6 +108,18 @@ class Snapshot(Struct, frozen=True, rename="camel"):
     leader: bool | None
     nodes: tuple[NodeShot, ...]
     pending: tuple[PodShot, ...]
+
+
+async def look(client: KubeClient) -> Snapshot:
+    """What a scheduler would know, from one look at the API server.
+
+    Raises:
+        KubeError: the API server cannot be asked, or says no.
+    """
+    state = ClusterState(client)
+    for reflector in state.reflectors:
+        await reflector.list_once()
+    return snapshot(state)
 
 
 def snapshot(state: ClusterState, *, leader: bool | None = None) -> Snapshot:

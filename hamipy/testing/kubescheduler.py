@@ -1,6 +1,7 @@
 """A kube-scheduler small enough for one process: it drives an extender as the real one does, one pod at a time.
 
-Of the real scheduler's plugins it has NodeUnschedulable alone: the chart's profile leaves our names to the extender. Wire format: `k8s.io/kube-scheduler/extender/v1` (capitalised JSON keys, answers read case-insensitively).
+Of the real scheduler's plugins it has NodeUnschedulable alone: the chart's profile leaves our names to the extender.
+Wire format: `k8s.io/kube-scheduler/extender/v1` (capitalised JSON keys, answers read case-insensitively).
 """
 
 from collections import Counter

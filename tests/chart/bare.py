@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from hamipy.kube.config import ClusterConfig
 from tests.cluster.binaries import Binaries
 from tests.cluster.daemons import wait_until
 from tests.cluster.pki import Authority, write_key
@@ -30,15 +31,15 @@ class Refused(Exception):
 class Client:
     """Requests to the API server as one user, by certificate or by token."""
 
-    def __init__(self, server: str, context: ssl.SSLContext, token: str | None = None) -> None:
-        self._address, self._context, self._token = urlsplit(server).netloc, context, token
+    def __init__(self, server: str, authority: Path, context: ssl.SSLContext, token: str | None = None) -> None:
+        self._server, self._authority, self._context, self._token = server, authority, context, token
 
     def request(self, method: str, path: str, body: object = None, content_type: str = "application/json") -> JSON:
         """One request; raises `Refused` with the server's message."""
         headers = {"Content-Type": content_type}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
-        connection = http.client.HTTPSConnection(self._address, context=self._context, timeout=30)
+        connection = http.client.HTTPSConnection(urlsplit(self._server).netloc, context=self._context, timeout=30)
         with contextlib.closing(connection):
             connection.request(method, path, None if body is None else json.dumps(body), headers)
             answer = connection.getresponse()
@@ -51,6 +52,22 @@ class Client:
             raise Refused(answer.status, message)
         value: JSON = json.loads(content) if content.startswith(b"{") else {"text": content.decode()}
         return value
+
+    def config(self) -> ClusterConfig:
+        """The same identity for hamipy's own client."""
+        return ClusterConfig(server=self._server, ca_file=str(self._authority), token=self._token)
+
+    def kubeconfig(self) -> JSON:
+        """The same identity for Kubernetes' components."""
+        cluster = {"server": self._server, "certificate-authority": str(self._authority)}
+        return {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "c", "cluster": cluster}],
+            "users": [{"name": "u", "user": {"token": self._token}}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+            "current-context": "x",
+        }
 
     def get(self, path: str) -> JSON:
         """Read an object."""
@@ -137,7 +154,7 @@ class BareApiServer:
         certificate, key = self.authority.issue(f"user-{abs(hash((name, groups)))}", name, groups)
         context = self._trust()
         context.load_cert_chain(certificate, key)
-        return Client(self.server, context)
+        return Client(self.server, self.authority.certificate, context)
 
     def account(self, namespace: str, name: str, pod: Mapping[str, Any] | None = None) -> Client:
         """A client with a token of that service account, bound to `pod` if there is one."""
@@ -147,7 +164,8 @@ class BareApiServer:
             spec["boundObjectRef"] = {"kind": "Pod", "apiVersion": "v1", "name": meta["name"], "uid": meta["uid"]}
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-        return Client(self.server, self._trust(), self.admin.create(path, body)["status"]["token"])
+        token = self.admin.create(path, body)["status"]["token"]
+        return Client(self.server, self.authority.certificate, self._trust(), token)
 
     def _trust(self) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=str(self.authority.certificate))
@@ -155,16 +173,19 @@ class BareApiServer:
     @contextlib.contextmanager
     def type_checker(self) -> Iterator[None]:
         """Run the controller that type-checks the expressions of policies."""
-        flags = [
-            f"--{f}={self.kubeconfig}" for f in ("kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig")
-        ]
+        identity = [f"--{f}kubeconfig={self.kubeconfig}" for f in ("", "authentication-", "authorization-")]
         only = ["--controllers=validatingadmissionpolicy-status-controller", "--leader-elect=false", "--secure-port=0"]
-        with (self.directory / "controllers.log").open("wb") as log:
-            process = subprocess.Popen(
-                [self.binaries["kube-controller-manager"], *flags, *only], stdout=log, stderr=log
-            )
+        with self.running("kube-controller-manager", *identity, *only):
+            yield
+
+    @contextlib.contextmanager
+    def running(self, name: str, *arguments: str) -> Iterator[Path]:
+        """Run a component for a while; yields its log."""
+        path = self.directory / f"{name}.log"
+        with path.open("wb") as log:
+            process = subprocess.Popen([self.binaries[name], *arguments], stdout=log, stderr=log, cwd="/")
             try:
-                yield
+                yield path
             finally:
                 process.kill()
                 process.wait()

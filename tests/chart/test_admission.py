@@ -6,13 +6,21 @@ There are no controllers and no nodes: only what the API server itself decides.
 import base64
 import contextlib
 import itertools
+import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from hamipy.core.family import Families
 from hamipy.core.names import RESERVED_ENV, RESERVED_ENV_PREFIXES
+from hamipy.kube.client import KubeClient
+from hamipy.scheduler.settings import UninstallSettings
+from hamipy.scheduler.uninstall import run
+from hamipy.scheduler.webhookconfig import WebhookConfiguration
 from tests.chart.bare import APPLY, JSON, BareApiServer, Client, Refused
-from tests.chart.conftest import CHART, MOCK, NAMESPACE, Helm
+from tests.chart.conftest import CHART, MOCK, NAMESPACE, Helm, Rendered
 from tests.cluster.daemons import wait_until
 
 CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/hamipy"
@@ -162,29 +170,17 @@ def test_while_the_webhook_is_away_only_pods_that_ask_for_devices_wait(
 
 
 @pytest.mark.parametrize("step", [("upgrade", "hamipy", str(CHART), "--reuse-values"), ("rollback", "hamipy", "1")])
-def test_the_certificate_survives(
-    installed: BareApiServer, helm: Helm, scheduler: Client, step: tuple[str, ...]
-) -> None:
-    bundle = base64.b64encode(installed.authority.certificate.read_bytes()).decode()
-    conditions = installed.admin.get(CONFIGURATION)["webhooks"][0]["matchConditions"]
-    body: JSON = {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "MutatingWebhookConfiguration",
-        "metadata": {"name": "hamipy"},
-        "webhooks": [
-            {
-                "name": "pods.hamipy.io",
-                "clientConfig": {"caBundle": bundle},
-                "matchConditions": conditions,
-            }
-        ],
-    }
-    query = "?fieldManager=hamipy-scheduler&force=true"
-    scheduler.request("PATCH", CONFIGURATION + query, body, APPLY)
-    before = scheduler.get(CONFIGURATION)["webhooks"]
-    assert before[0]["clientConfig"]["caBundle"]
-    helm(*step, "--namespace", NAMESPACE, kubeconfig=installed.kubeconfig)
-    assert installed.admin.get(CONFIGURATION)["webhooks"] == before
+async def test_the_certificate_survives(installed: BareApiServer, helm: Helm, step: tuple[str, ...]) -> None:
+    bundle = installed.authority.certificate.read_bytes()
+    async with KubeClient(installed.account(NAMESPACE, "hamipy-scheduler").config()) as client:
+        options: JSON = {"families": Families(), "bundle": lambda: bundle, "leads": lambda: True}
+        configuration = WebhookConfiguration(client, name="hamipy", **options)
+        await configuration.ensure()
+        before = installed.admin.get(CONFIGURATION)["webhooks"]
+        assert base64.b64decode(before[0]["clientConfig"]["caBundle"]) == bundle
+        helm(*step, "--namespace", NAMESPACE, kubeconfig=installed.kubeconfig)
+        assert installed.admin.get(CONFIGURATION)["webhooks"] == before
+        assert await configuration.ensure() is False
 
 
 @pytest.mark.parametrize("annotation", [ALLOCATION, RETRY])
@@ -490,28 +486,60 @@ def test_the_scheduler_has_what_its_work_needs(installed: BareApiServer, schedul
         assert refused(scheduler.get, path).status == 403
 
 
-def test_the_clean_up_may_do_its_work(installed: BareApiServer, helm: Helm) -> None:
+def test_kube_scheduler_takes_its_configuration_and_its_rights_suffice(
+    installed: BareApiServer, helm: Helm, tmp_path: Path
+) -> None:
+    """The real one leads under the rendered configuration, as the chart's account; nothing is forbidden to it."""
+    rendered = Rendered(helm.template())
+    configuration = yaml.safe_load(rendered("ConfigMap", "hamipy-kube-scheduler")["data"]["kube-scheduler.yaml"])
+    kubeconfig, file = tmp_path / "kubeconfig", tmp_path / "kube-scheduler.yaml"
+    kubeconfig.write_text(yaml.safe_dump(installed.account(NAMESPACE, "hamipy-scheduler").kubeconfig()))
+    configuration["clientConnection"]["kubeconfig"] = str(kubeconfig)
+    file.write_text(yaml.safe_dump(configuration))
+    delegation = [f"--{who}-kubeconfig={kubeconfig}" for who in ("authentication", "authorization")]
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/hamipy-scheduler"
+
+    def leads() -> bool:
+        with contextlib.suppress(Refused):
+            spec = installed.admin.get(lease)["spec"]
+            return (
+                str(spec["holderIdentity"]).startswith(f"{socket.gethostname()}_") and spec["leaseDurationSeconds"] == 3
+            )
+        return False
+
+    with installed.running("kube-scheduler", f"--config={file}", "--v=2", "--secure-port=0", *delegation) as log:
+        wait_until(leads, 30, "kube-scheduler to lead")
+    said = log.read_text()
+    assert "forbidden" not in said.lower(), said
+    assert "http://127.0.0.1:8888" in said
+
+
+async def test_the_clean_up_may_do_its_work(installed: BareApiServer, helm: Helm) -> None:
     """The hook's account and rights are not part of the release, so they are made here as helm makes them."""
     rendered = helm.template()
-    hooks = [d for d in rendered if "uninstall" in d["metadata"]["name"] and d["kind"] != "Job"]
+    rbac = "/apis/rbac.authorization.k8s.io/v1"
     paths = {
         "ServiceAccount": f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts",
-        **{k: f"/apis/rbac.authorization.k8s.io/v1/{k.lower()}s" for k in ("ClusterRole", "ClusterRoleBinding")},
-        **{
-            k: f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/{k.lower()}s"
-            for k in ("Role", "RoleBinding")
-        },
+        **{kind: f"{rbac}/{kind.lower()}s" for kind in ("ClusterRole", "ClusterRoleBinding")},
+        **{kind: f"{rbac}/namespaces/{NAMESPACE}/{kind.lower()}s" for kind in ("Role", "RoleBinding")},
     }
-    for document in hooks:
-        installed.admin.create(paths[document["kind"]], document)
+    for document in rendered:
+        if "uninstall" in document["metadata"]["name"] and document["kind"] != "Job":
+            installed.admin.create(paths[document["kind"]], document)
     cleaner = installed.account(NAMESPACE, "hamipy-uninstall")
+    installed.admin.merge(NODE_STATUS, amounts(memory="14Gi", cores="100"))
     installed.admin.request("PATCH", f"{NODE_DEVICES}/n2?fieldManager=t&force=true", devices("n2"), APPLY)
-    cleaner.merge(NODE_STATUS, amounts(memory=None, cores=None, memory_percentage=None, device=None))
-    cleaner.delete(f"{NODE_DEVICES}/n2")
     assert refused(cleaner.merge, NODE_STATUS, {"status": {"capacity": {"cpu": "400"}}}).status == 403
-    for kind, name in (("daemonsets", "hamipy-node"), ("deployments", "hamipy-scheduler")):
-        cleaner.get(f"/apis/apps/v1/namespaces/{NAMESPACE}/{kind}/{name}")
+    for kind in ("daemonsets", "deployments"):
         assert refused(cleaner.delete, f"/apis/apps/v1/namespaces/{NAMESPACE}/{kind}/other").status == 403
+    # without a kubelet the daemon's pod of an earlier test never ends
+    installed.admin.request("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods", {"gracePeriodSeconds": 0})
+    report = await run(UninstallSettings(namespace=NAMESPACE), config=cleaner.config())
+    assert report.stopped == ["DaemonSet hamipy-node", "Deployment hamipy-scheduler"]
+    assert (report.nodes, sorted(report.objects), report.secret) == (["n1"], ["n1", "n2"], True)
+    capacity = installed.admin.get("/api/v1/nodes/n1")["status"]["capacity"]
+    assert [k for k in capacity if k.startswith("hamipy.io/")] == ["hamipy.io/device"]
+    assert not installed.admin.get(NODE_DEVICES)["items"]
 
 
 def test_uninstalling_leaves_the_definition_and_nothing_else(installed: BareApiServer, helm: Helm) -> None:

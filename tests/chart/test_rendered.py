@@ -199,15 +199,15 @@ def test_the_scheduler_has_exactly_these_rights(rendered: Rendered) -> None:
 
 def test_the_clean_up_has_exactly_these_rights_and_goes_away_itself(rendered: Rendered) -> None:
     assert rights(rendered("ClusterRole", "hamipy-uninstall")) == grants(
-        "hamipy.io/nodedevices: get list delete",
-        "/nodes: get list",
+        "hamipy.io/nodedevices: list delete",
+        "/nodes: list",
         "/nodes/status: patch",
     )
     assert rights(rendered("Role", "hamipy-uninstall")) == grants(
-        "apps/daemonsets=hamipy-node: get delete",
-        "apps/deployments=hamipy-scheduler: get delete",
-        "/pods: get list watch",
-        "/secrets=hamipy-webhook-tls: get delete",
+        "apps/daemonsets=hamipy-node: delete",
+        "apps/deployments=hamipy-scheduler: delete",
+        "/pods: list",
+        "/secrets=hamipy-webhook-tls: delete",
     )
     settings = UninstallSettings()
     assert (settings.daemonset, settings.deployment) == ("hamipy-node", "hamipy-scheduler")

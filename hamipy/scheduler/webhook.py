@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 API_VERSION = "admission.k8s.io/v1"
 DEFAULT_SCHEDULER = "default-scheduler"
 
+_MAX_SENTENCE = 600
+
 _FORBIDDEN, _INVALID = (403, "Forbidden"), (422, "Invalid")
 
 
@@ -119,9 +121,10 @@ class Webhook:
             except InvalidRequest as refusal:
                 response.allowed = False
                 code, reason = _FORBIDDEN if isinstance(refusal, NotAllowed) else _INVALID
-                response.status = _Status(code, reason, str(refusal))
+                response.status = _Status(code, reason, _shortened(str(refusal)))
                 self.outcomes["refused"] += 1
-                logger.info("refused pod %s/%s: %s", request.namespace, _title(request, pod), refusal)
+                name = pod.metadata.name or request.name or "(name to be generated)"
+                logger.info("refused pod %s/%s: %s", request.namespace, name, response.status.message)
             else:
                 self.outcomes["completed" if patch else "complete"] += 1
                 if patch:
@@ -168,20 +171,20 @@ class Webhook:
             InvalidRequest: no cluster could give what it asks for.
         """
         self._refuse_foreign(pod)
-        resources = containers_of(pod)
+        containers = containers_of(pod)
         read_pod(
             uid=pod.metadata.uid,
             namespace=namespace or pod.metadata.namespace,
             name=pod.metadata.name,
-            containers=[r for _, r in resources],
+            containers=[written for _, _, written in containers],
             annotations=pod.metadata.annotations,
             families=self.families,
         )
         patch: Patch = []
         if pod.spec.scheduler_name != self.scheduler_name:
             patch.append({"op": "add", "path": "/spec/schedulerName", "value": self.scheduler_name})
-        for path, container in resources:
-            patch += _additions(path, container, completions(container, self.families))
+        for path, container, written in containers:
+            patch += _additions(path, container, completions(written, self.families))
         return patch
 
     def _refuse_foreign(self, pod: Pod) -> None:
@@ -205,28 +208,27 @@ class Webhook:
                     raise NotAllowed(where, variable.name, "is set by hamipy in containers with devices; leave it out")
 
 
-def containers_of(pod: Pod) -> list[tuple[str, ContainerResources]]:
-    """The containers as `core.request` reads them, init containers first, each with its JSON pointer."""
+def containers_of(pod: Pod) -> list[tuple[str, Container, ContainerResources]]:
+    """The containers, init containers first: JSON pointer, container, and its resources as their author wrote them."""
     init = [
-        (f"/spec/initContainers/{i}", _resources(c, _INIT_KINDS.get(c.restart_policy, ContainerKind.INIT)))
+        (f"/spec/initContainers/{i}", c, ContainerKind.SIDECAR if c.restart_policy == "Always" else ContainerKind.INIT)
         for i, c in enumerate(pod.spec.init_containers)
     ]
-    return init + [
-        (f"/spec/containers/{i}", _resources(c, ContainerKind.APP)) for i, c in enumerate(pod.spec.containers)
-    ]
+    apps = [(f"/spec/containers/{i}", c, ContainerKind.APP) for i, c in enumerate(pod.spec.containers)]
+    return [(path, c, _written(c, kind)) for path, c, kind in init + apps]
 
 
-_INIT_KINDS = {"Always": ContainerKind.SIDECAR}
+def _written(container: Container, kind: ContainerKind) -> ContainerResources:
+    """Without the requests that the API server copied from the limits: a refusal would name a field nobody wrote."""
+    limits = container.resources.limits
+    requests = {name: amount for name, amount in container.resources.requests.items() if limits.get(name) != amount}
+    return ContainerResources(container.name, kind, limits, requests)
 
 
-def _resources(container: Container, kind: ContainerKind) -> ContainerResources:
-    return ContainerResources(container.name, kind, container.resources.limits, container.resources.requests)
-
-
-def _additions(path: str, container: ContainerResources, added: dict[str, str]) -> Patch:
+def _additions(path: str, container: Container, added: dict[str, str]) -> Patch:
     """`added` into limits and requests; Kubernetes demands both to be equal for names like ours."""
     patch: Patch = []
-    for field, there in (("limits", container.limits), ("requests", container.requests)):
+    for field, there in (("limits", container.resources.limits), ("requests", container.resources.requests)):
         missing = {name: amount for name, amount in sorted(added.items()) if name not in there}
         where = f"{path}/resources/{field}"
         if there:
@@ -241,5 +243,5 @@ def _escape(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 
-def _title(request: _Request, pod: Pod) -> str:
-    return pod.metadata.name or request.name or "(name to be generated)"
+def _shortened(sentence: str) -> str:
+    return sentence if len(sentence) <= _MAX_SENTENCE else f"{sentence[: _MAX_SENTENCE - 3]}..."

@@ -38,7 +38,7 @@ def test_kube_scheduler_shows_the_extender_every_node_and_every_step(rendered: R
         "prioritizeVerb": "prioritize",
         "preemptVerb": "preempt",
         "bindVerb": "bind",
-        "weight": 20,
+        "weight": 1,
         "httpTimeout": "5s",
         "nodeCacheCapable": True,
         "ignorable": False,

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from hamipy.core.errors import InvalidInventory, InvalidRequest, UnknownVersion
-from hamipy.core.model import CORES_PER_DEVICE, Allocation, Inventory, Share
+from hamipy.core.model import CORES_PER_DEVICE, DEVICES_MAX, MEMORY_MAX, Allocation, Inventory, Share
 from hamipy.core.names import ALLOCATION
 
 ALLOCATION_VERSION = 1
@@ -62,6 +62,8 @@ def decode_allocation(text: str) -> Allocation:
         wire = _allocation_v1.decode(text)
     except msgspec.MsgspecError as error:
         raise InvalidRequest(_FIELD, text, f"is not an allocation ({error})") from error
+    if not wire.containers:
+        raise InvalidRequest(f"{_FIELD}.containers", wire.containers, "must name at least one container")
     for container, shares in wire.containers.items():
         where = f"{_FIELD}.containers[{container}]"
         if not shares:
@@ -69,8 +71,8 @@ def decode_allocation(text: str) -> Allocation:
         if len({s.device for s in shares}) != len(shares):
             raise InvalidRequest(where, [s.device for s in shares], "names a device twice")
         for share in shares:
-            if not share.device or share.memory < 0 or not 0 <= share.cores <= CORES_PER_DEVICE:
-                raise InvalidRequest(where, share, "needs a device, memory >= 0 bytes and cores 0..100")
+            if not share.device or not 0 <= share.memory <= MEMORY_MAX or not 0 <= share.cores <= CORES_PER_DEVICE:
+                raise InvalidRequest(where, share, f"needs a device, memory 0..{MEMORY_MAX} bytes and cores 0..100")
     return Allocation(wire.containers)
 
 
@@ -91,6 +93,8 @@ def decode_inventory(node: str, api_version: str, spec: Any) -> Inventory:
     """
     if api_version != INVENTORY_VERSION:
         raise UnknownVersion(f"NodeDevices {node}", api_version, (INVENTORY_VERSION,))
+    if isinstance(spec, dict) and "node" in spec:
+        raise InvalidInventory(f"NodeDevices {node} spec.node", spec["node"], "is the object's name; leave it out")
     try:
         inventory = msgspec.convert({**spec, "node": node}, Inventory)
     except (msgspec.ValidationError, TypeError) as error:
@@ -105,16 +109,21 @@ def check_inventory(inventory: Inventory) -> None:
     Raises:
         InvalidInventory: names the first field that is wrong.
     """
+    top = f"NodeDevices {inventory.node} spec"
+    if inventory.allocation_version < 1:
+        raise InvalidInventory(f"{top}.allocationVersion", inventory.allocation_version, "1 or more")
+    if len(inventory.devices) > DEVICES_MAX:
+        raise InvalidInventory(f"{top}.devices", f"{len(inventory.devices)} devices", f"{DEVICES_MAX} at most")
     seen: set[str] = set()
     for position, device in enumerate(inventory.devices):
-        where = f"NodeDevices {inventory.node} spec.devices[{position}]"
+        where = f"{top}.devices[{position}]"
         if not device.id or len(device.id) > 57 or "::" in device.id or device.id.split() != [device.id]:
             raise InvalidInventory(f"{where}.id", device.id, "1..57 characters without blanks and '::'")
         if device.id in seen:
             raise InvalidInventory(f"{where}.id", device.id, "stands twice")
         seen.add(device.id)
-        if device.memory < 0:
-            raise InvalidInventory(f"{where}.memory", device.memory, "bytes, at least 0")
+        if not 0 <= device.memory <= MEMORY_MAX:
+            raise InvalidInventory(f"{where}.memory", device.memory, f"bytes, 0..{MEMORY_MAX}")
         if not 0 <= device.cores <= CORES_PER_DEVICE:
             raise InvalidInventory(f"{where}.cores", device.cores, "percent, 0..100")
         if not 1 <= device.slots <= 1000:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from hamipy.core.model import Limit, Unfit
-from hamipy.core.quantity import format_size
+from hamipy.core.quantity import format_bytes, format_size
 
 
 def sentence(unfit: Unfit) -> str:
@@ -19,7 +19,8 @@ def sentence(unfit: Unfit) -> str:
         case Limit.MATCH:
             return f"{unfit.wanted} matching {_plural(unfit.wanted)} wanted on one node, at most {unfit.best} there"
         case Limit.CAPACITY if unfit.wanted:
-            return f"{format_size(unfit.wanted)} memory wanted on {devices}, largest has {format_size(unfit.best)}"
+            wanted, best = _sizes(unfit)
+            return f"{wanted} memory wanted on {devices}, largest has {best}"
         case Limit.CAPACITY:
             return f"devices too small for what is wanted on {devices}"
         case Limit.HEALTH:
@@ -27,7 +28,8 @@ def sentence(unfit: Unfit) -> str:
         case Limit.SLOTS:
             return f"{unfit.wanted} {_plural(unfit.wanted)} with room wanted on one node, at most {unfit.best} free"
         case Limit.MEMORY if unfit.wanted:
-            return f"{format_size(unfit.wanted)} free memory wanted on {devices}, most free {format_size(unfit.best)}"
+            wanted, best = _sizes(unfit)
+            return f"{wanted} free memory wanted on {devices}, most free {best}"
         case Limit.MEMORY:
             return f"memory share wanted on {devices} is not free, most free {format_size(unfit.best)}"
         case Limit.CORES:
@@ -37,9 +39,15 @@ def sentence(unfit: Unfit) -> str:
 
 
 def summary(reasons: Iterable[Unfit]) -> str:
-    """All reasons in one line, most nodes first: `0 nodes fit: 3 x ..., 1 x ...`."""
+    """All reasons in one line, most nodes first: `no node fits: 3 x ...; 1 x ...`."""
     parts = [f"{u.nodes} x {sentence(u)}" for u in sorted(reasons, key=lambda u: (-u.nodes, u.limit))]
     return "no node fits: " + "; ".join(parts) if parts else "there is no node with devices"
+
+
+def _sizes(unfit: Unfit) -> tuple[str, str]:
+    """Wanted and best in readable units, exact where they would read the same."""
+    wanted, best = format_size(unfit.wanted), format_size(unfit.best)
+    return (wanted, best) if wanted != best else (format_bytes(unfit.wanted), format_bytes(unfit.best))
 
 
 def _plural(count: int) -> str:

@@ -37,7 +37,8 @@ class Resource(Struct, frozen=True, forbid_unknown_fields=True):
         name: as it stands in `limits`.
         meaning: what it asks for.
         unit: bytes per 1 for memory, else 1.
-        minimum, maximum: inclusive bounds of the written number; `maximum` 0 means none.
+        minimum, maximum: inclusive bounds of the written number; `maximum` 0 means none (memory never exceeds
+            `model.MEMORY_MAX` bytes).
     """
 
     name: str

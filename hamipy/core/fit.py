@@ -9,13 +9,18 @@ steps, in each dimension; so a device that a finished init container leaves is u
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 from hamipy.core.model import CORES_PER_DEVICE, Allocation, ContainerKind, ContainerRequest, Device, PodRequest, Share
 from hamipy.core.policies import utilisation
 
-SEARCH_LIMIT = 2_000
-"""Placements tried for one pod on one node before the search gives up; a pod of one container needs one."""
+SEARCH_LIMIT = 1_000
+"""Choices tried for one pod on one node in one order before a search gives up; a pod of one container needs one."""
+
+
+NOMINAL = 64 * 2**30
+"""Bytes of the device on which percentages and bytes are compared where no device is known yet."""
 
 
 class Use(NamedTuple):
@@ -121,26 +126,65 @@ def overcommitted(devices: Iterable[Device], uses: Iterable[Mapping[str, Use]]) 
     )
 
 
-class _Search:
-    """Depth-first over the containers; each tries sets of devices in the policy's order, equal devices once."""
+class Packing(IntEnum):
+    """How to pick devices where only finding a way counts; no single one finds all."""
 
-    def __init__(self, devices: Sequence[DeviceRoom], request: PodRequest, order: Callable[[float], float]) -> None:
+    TIGHTEST = 1
+    """The least memory free first: keeps room for a large container."""
+    ROOMIEST = -1
+    """The most memory free first: keeps many devices usable for a container that wants several."""
+
+
+def largest_first(containers: Sequence[ContainerRequest]) -> list[int]:
+    """Positions of the containers, the hardest to place first: by memory (on a device of NOMINAL bytes), compute."""
+
+    def size(at: int) -> tuple[int, int, int]:
+        return -containers[at].memory_on(NOMINAL), -containers[at].cores, at
+
+    return sorted(range(len(containers)), key=size)
+
+
+class _Search:
+    """Depth-first over the containers; each tries sets of devices in order, equal devices and equal states once.
+
+    Args:
+        order: device policy, for containers in pod order; or a way to pack, for the largest container first
+            (`core.joint` goes the same first way on all nodes at once).
+    """
+
+    def __init__(
+        self, devices: Sequence[DeviceRoom], request: PodRequest, order: "Callable[[float], float] | Packing"
+    ) -> None:
         self.devices, self.containers, self.order = devices, request.containers, order
+        packing = isinstance(order, Packing)
+        self.sequence = largest_first(self.containers) if packing else list(range(len(self.containers)))
         self.spans, steps = steps_of([c.kind for c in request.containers])
         self.used = [[[0, 0, 0] for _ in range(steps)] for _ in devices]
-        self.chosen: list[tuple[int, ...]] = []
+        self.chosen: dict[int, tuple[int, ...]] = {}
+        self.failed: set[tuple[object, ...]] = set()
         self.tried = 0
+        self.found = False
 
     def run(self) -> bool:
-        at = len(self.chosen)
-        if at == len(self.containers):
+        if len(self.chosen) == len(self.sequence):
             return True
+        at = self.sequence[len(self.chosen)]
         container = self.containers[at]
         candidates = sorted(d for d in range(len(self.devices)) if self._fits(d, at))
         if len(candidates) < container.count:
             return False
+        # What the rest of the pod can do depends on the devices' states alone, not on how they came to be.
+        state = (at, *sorted((self.devices[d][1:], self._used(d)) for d in range(len(self.devices))))
+        if state in self.failed:
+            return False
         candidates.sort(key=lambda d: self._preference(d, at))
-        return self._pick(container, at, candidates, 0, [])
+        if self._pick(container, at, candidates, 0, []):
+            return True
+        self.failed.add(state)
+        return False
+
+    def _used(self, device: int) -> tuple[tuple[int, ...], ...]:
+        return tuple(map(tuple, self.used[device]))
 
     def _pick(self, container: ContainerRequest, at: int, candidates: list[int], start: int, picked: list[int]) -> bool:
         if len(picked) == container.count:
@@ -148,16 +192,16 @@ class _Search:
             if self.tried > SEARCH_LIMIT:
                 raise SearchExhausted
             self._add(at, picked, 1)
-            self.chosen.append(tuple(picked))
+            self.chosen[at] = tuple(picked)
             if self.run():
                 return True
-            self.chosen.pop()
+            del self.chosen[at]
             self._add(at, picked, -1)
             return False
         refused: set[tuple[object, ...]] = set()
         for position in range(start, len(candidates) - (container.count - len(picked)) + 1):
             device = candidates[position]
-            alike = (self.devices[device][1:], tuple(map(tuple, self.used[device])))
+            alike = (self.devices[device][1:], self._used(device))
             if alike in refused:
                 continue
             if self._pick(container, at, candidates, position + 1, [*picked, device]):
@@ -179,6 +223,8 @@ class _Search:
     def _preference(self, device: int, at: int) -> tuple[int, float, int]:
         """Most reuse of what the pod's other steps leave first, then the policy on what it would find, then index."""
         room, used = self.devices[device], self.used[device]
+        if isinstance(self.order, Packing):
+            return self.order * (room.memory - max(used[step][0] for step in self.spans[at])), 0, device
         need = self._need(device, at)[0]
         before = max(memory for memory, _, _ in used)
         during = max(used[step][0] for step in self.spans[at])
@@ -213,15 +259,39 @@ def place(devices: Sequence[DeviceRoom], request: PodRequest, order: Callable[[f
     Raises:
         SearchExhausted: neither found nor ruled out within SEARCH_LIMIT.
     """
-    search = _Search(devices, request, order)
-    if not search.run():
+    # Any way is better than none, and whatever `fits_together` finds must be found here too.
+    search = _first_answer(_Search(devices, request, by) for by in (order, *Packing))
+    if not search.found:
         return None
     return Allocation(
         {
             container.name: tuple(
                 Share(devices[d].id, container.memory_on(devices[d].memory_total), container.cores, container.partition)
-                for d in sorted(chosen)
+                for d in sorted(search.chosen[at])
             )
-            for container, chosen in zip(request.containers, search.chosen, strict=True)
+            for at, container in enumerate(request.containers)
         }
     )
+
+
+def fits_together(devices: Sequence[DeviceRoom], request: PodRequest) -> tuple[bool, int]:
+    """Whether `place` finds devices for every container, and how many choices were tried to know.
+
+    False as well when neither found nor ruled out within SEARCH_LIMIT.
+    """
+    searches = [_Search(devices, request, by) for by in Packing]
+    try:
+        found = _first_answer(searches).found
+    except SearchExhausted:
+        found = False
+    return found, sum(search.tried for search in searches)
+
+
+def _first_answer(searches: Iterable[_Search]) -> _Search:
+    for search in searches:
+        try:
+            search.found = search.run()
+        except SearchExhausted:
+            continue
+        return search
+    raise SearchExhausted

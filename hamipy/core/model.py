@@ -10,6 +10,12 @@ from msgspec import Struct
 CORES_PER_DEVICE = 100
 """Compute of one device, in percent."""
 
+MEMORY_MAX = 2**50
+"""The largest memory of one device, and of one share, in bytes (1Pi): sums over devices stay within 64 bits."""
+
+DEVICES_MAX = 256
+"""The most devices of one node."""
+
 
 class Link(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """How one device reaches another.

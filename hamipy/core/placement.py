@@ -1,31 +1,42 @@
 """Questions to the ledger: which nodes fit a pod and how well, why the others do not, and which devices it gets.
 
 `sweep` looks at every node at once and changes nothing; `decide` chooses devices on one node. Both use the predicates
-of `core.fit`; where a pod has several device containers and neither bound settles a node, `sweep` asks `fit.place`.
+of `core.fit`; where a pod has several device containers and neither proof of `core.joint` settles a node, `sweep`
+searches it.
 """
 
+import re
 from collections import OrderedDict
 from collections.abc import Collection
-from fnmatch import fnmatchcase
-from typing import Any
+from fnmatch import translate
+from functools import cached_property, lru_cache
+from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hamipy.core.fit import SearchExhausted, has_room, need_of, place, steps_of
+from hamipy.core.fit import DeviceRoom, Packing, SearchExhausted, fits_together, has_room, need_of, place
+from hamipy.core.joint import Joint
 from hamipy.core.ledger import Columns, Kind, Ledger, Mask, NodeEntry
 from hamipy.core.model import Allocation, Constraints, ContainerRequest, Limit, PodRequest, Unfit
 from hamipy.core.policies import DEFAULT_POLICY, DEVICE_POLICIES, NODE_POLICIES, SCORE_MAX, utilisation
 
 _LIMITS = tuple(Limit)
 _CODE = {limit: code for code, limit in enumerate(_LIMITS)}
-_CURABLE = {Limit.SLOTS, Limit.MEMORY, Limit.CORES}
-_GIVE_UP_AFTER = 4
-"""Searches without an answer after which one sweep calls the nodes left unfit (docs/decisions/0003)."""
+_PER_CONTAINER = (Limit.MATCH, Limit.CAPACITY, Limit.HEALTH, Limit.SLOTS, Limit.MEMORY, Limit.CORES)
+_CURABLE = {Limit.SLOTS, Limit.MEMORY, Limit.CORES, Limit.COMBINATION}
+"""Limits that eviction may cure; for a pod of several containers it is looked into."""
+_BUDGET, _COST_OF_NODE = 4_000, 8
+"""Choices that one sweep may try in all, a searched node counting as some more; nodes left over count as unfit until
+the next sweep for a pod of that shape goes on with them (docs/decisions/0003)."""
+_SHAPES, _ANSWERS = 8, 10_000
+"""Pod shapes whose searched nodes are remembered, and how many nodes of each."""
 
 
 class Sweep:
     """The answer for all nodes to one request, at one moment.
+
+    Scores and reasons are computed when first asked for: ask before the ledger changes.
 
     Attributes:
         fits: (N,) mask by column.
@@ -70,11 +81,37 @@ class Sweep:
 class _Check:
     """One container's masks, stage by stage, as (K, N) columns."""
 
-    __slots__ = ("container", "enough", "match", "need", "ok")
+    def __init__(self, ledger: Ledger, container: ContainerRequest, match: Mask) -> None:
+        self.container, self.match, self.ledger = container, match, ledger
+        self.need = need_of(container, ledger.memory_total, ledger.slots_total)
 
-    def __init__(self, container: ContainerRequest, match: Mask, need: tuple[Any, int, Any], ok: Mask) -> None:
-        self.container, self.match, self.need, self.ok = container, match, need, ok
-        self.enough = enough(ok, container.count)
+    def fits(self) -> Mask:
+        """(N,) nodes with enough devices for this container alone."""
+        ledger = self.ledger
+        free = has_room(ledger.memory_free, ledger.cores_free, ledger.slots_free, self.need)
+        return enough(self.match & ledger.healthy & free, self.container.count)
+
+    @cached_property
+    def stages(self) -> dict[Limit, Mask]:
+        """Devices that pass each limit and all before it, in the order of the limits."""
+        ledger, (memory, cores, slots) = self.ledger, self.need
+        large = self.match & has_room(ledger.memory_total, ledger.cores_total, ledger.slots_total, self.need)
+        healthy = large & ledger.healthy
+        slot = healthy & (ledger.slots_free >= slots)
+        room = slot & (ledger.memory_free >= memory)
+        return {
+            Limit.MATCH: self.match,
+            Limit.CAPACITY: large,
+            Limit.HEALTH: healthy,
+            Limit.SLOTS: slot,
+            Limit.MEMORY: room,
+            Limit.CORES: room & (ledger.cores_free >= cores),
+        }
+
+    @cached_property
+    def enough(self) -> dict[Limit, Mask]:
+        """(N,) nodes with enough devices that pass each limit."""
+        return {limit: enough(mask, self.container.count) for limit, mask in self.stages.items()}
 
 
 def enough(ok: Mask, count: int) -> Mask:
@@ -97,54 +134,64 @@ class Placement:
     ) -> None:
         self.ledger, self.node_policy, self.device_policy = ledger, node_policy, device_policy
         self._masks: OrderedDict[Constraints, tuple[int, Mask]] = OrderedDict()
+        self._searched: OrderedDict[tuple[object, ...], dict[bytes, bool]] = OrderedDict()
 
     # -- all nodes -------------------------------------------------------------------------------------------------
 
     def sweep(self, request: PodRequest) -> Sweep:
         """Look at every node."""
         match = self._match(request.constraints)
-        checks = [self._check(container, match) for container in request.containers]
+        checks = [_Check(self.ledger, container, match) for container in request.containers]
         fits = self.ledger.is_open.copy()
         for check in checks:
-            fits &= check.enough
-        if len(checks) > 1 and fits.any():
-            self._settle(request, match, fits)
+            fits &= check.fits()
+        if len(checks) > 1:
+            at = np.flatnonzero(fits)
+            fits[at] = self._together(request, match, at, empty=False)
         return Sweep(self, request, fits, checks)
 
-    def _check(self, container: ContainerRequest, match: Mask) -> _Check:
+    def _together(self, request: PodRequest, match: Mask, at: Columns, *, empty: bool) -> Mask:
+        """On which of the nodes at these columns all containers fit together, with what is free or when `empty`."""
         ledger = self.ledger
-        need = need_of(container, ledger.memory_total, ledger.slots_total)
-        ok = match & ledger.healthy & has_room(ledger.memory_free, ledger.cores_free, ledger.slots_free, need)
-        return _Check(container, match, need, ok)
+        if not len(at):
+            return np.zeros(0, np.bool_)
+        eligible = (match & ledger.healthy)[:, at]
+        total = (ledger.memory_total[:, at], ledger.cores_total[:, at], ledger.slots_total[:, at])
+        free = total if empty else (ledger.memory_free[:, at], ledger.cores_free[:, at], ledger.slots_free[:, at])
+        joint = Joint(request.containers, eligible, total, free)
+        fits = joint.ample()
+        unsettled = np.flatnonzero(~fits)
+        for packing in Packing:
+            if len(unsettled):
+                fits[unsettled] = joint.of(unsettled).certain(packing)
+                unsettled = np.flatnonzero(~fits)
+        unsettled = unsettled[~joint.of(unsettled).impossible()]
+        budget = _BUDGET if not fits.any() else _BUDGET // 4
+        known = self._answers(request)
+        states = np.stack([*total, *free], axis=-1)[:, unsettled].transpose(1, 0, 2)
+        for column, state, usable in zip(unsettled, states, eligible[:, unsettled].T, strict=True):
+            rooms = state[usable]
+            key = blake2b(rooms.tobytes(), digest_size=16).digest()
+            answer = known.get(key)
+            if answer is None:
+                if budget <= 0:
+                    continue
+                answer, tried = fits_together([DeviceRoom("", *room) for room in rooms.tolist()], request)
+                budget -= tried + _COST_OF_NODE
+                if len(known) >= _ANSWERS:
+                    known.clear()
+                known[key] = answer
+            fits[column] = answer
+        return fits
 
-    def _settle(self, request: PodRequest, match: Mask, fits: Mask) -> None:
-        """Several containers: keep in `fits` the nodes on which all of them fit together.
-
-        If the whole pod's peak fits on each of as many devices as its widest container wants, it fits; the nodes that
-        this does not settle are searched, once for each different state.
-        """
-        ledger = self.ledger
-        spans, steps = steps_of([c.kind for c in request.containers])
-        needs = [need_of(c, ledger.memory_total, ledger.slots_total) for c in request.containers]
-        together = match & ledger.healthy
-        for step in range(steps):
-            running = [need for need, span in zip(needs, spans, strict=True) if step in span]
-            total = [sum(need[dimension] for need in running) for dimension in range(3)]
-            together &= has_room(ledger.memory_free, ledger.cores_free, ledger.slots_free, total)
-        unsettled = fits & ~enough(together, max(c.count for c in request.containers))
-        known: dict[tuple[object, ...], bool] = {}
-        exhausted = 0
-        for column in np.flatnonzero(unsettled):
-            entry = ledger.nodes[ledger.names[column]]
-            rooms = ledger.rooms(entry, self._eligible(entry, match))
-            state = tuple(room[1:] for room in rooms)
-            if state not in known:
-                try:
-                    known[state] = exhausted < _GIVE_UP_AFTER and place(rooms, request, lambda _: 0.0) is not None
-                except SearchExhausted:
-                    known[state] = False
-                    exhausted += 1
-            fits[column] = known[state]
+    def _answers(self, request: PodRequest) -> dict[bytes, bool]:
+        """What searches for pods of this shape found, by the state of the node."""
+        shape = tuple((c.kind, c.count, c.memory, c.memory_percentage, c.cores) for c in request.containers)
+        known = self._searched.setdefault(shape, {})
+        self._searched.move_to_end(shape)
+        if len(self._searched) > _SHAPES:
+            self._searched.popitem(last=False)
+        return known
 
     def _match(self, constraints: Constraints) -> Mask:
         """(K, N) devices that satisfy the constraints, healthy or not; kept until the devices change."""
@@ -184,7 +231,7 @@ class Placement:
         devices = np.maximum(ledger.present.sum(axis=0), 1)
         for check in checks:
             memory = check.need[0]
-            if not isinstance(memory, int):
+            if not isinstance(memory, int):  # a percentage: of the node's average device
                 memory = memory.sum(axis=0) // devices
             memory_used = memory_used + memory * check.container.count
             cores_used = cores_used + check.container.cores * check.container.count
@@ -195,70 +242,58 @@ class Placement:
     # -- reasons ---------------------------------------------------------------------------------------------------
 
     def first_limits(self, checks: list[_Check]) -> NDArray[np.int8]:
-        """(N,) code of the first limit that fails for the first container that fails."""
+        """(N,) code of the first limit by which any container fails."""
         ledger = self.ledger
         codes = np.full(ledger.is_open.shape[0], _CODE[Limit.COMBINATION], np.int8)
-        for check in reversed(checks):
-            for limit, mask in reversed(self._stages(check)):
-                codes[~enough(mask, check.container.count)] = _CODE[limit]
+        for limit in reversed(_PER_CONTAINER):
+            for check in checks:
+                codes[~check.enough[limit]] = _CODE[limit]
         for column in np.flatnonzero(~ledger.is_open):
             name = ledger.names[column] if column < ledger.width else ""
             entry = ledger.nodes.get(name)
             codes[column] = _CODE[(entry.closed_by if entry else None) or Limit.NODE]
         return codes
 
-    def _stages(self, check: _Check) -> list[tuple[Limit, Mask]]:
-        ledger, (memory, cores, slots) = self.ledger, check.need
-        large = check.match & has_room(ledger.memory_total, ledger.cores_total, ledger.slots_total, check.need)
-        healthy = large & ledger.healthy
-        slot = healthy & (ledger.slots_free >= slots)
-        room = slot & (ledger.memory_free >= memory)
-        return [
-            (Limit.MATCH, check.match),
-            (Limit.CAPACITY, large),
-            (Limit.HEALTH, healthy),
-            (Limit.SLOTS, slot),
-            (Limit.MEMORY, room),
-            (Limit.CORES, room & (ledger.cores_free >= cores)),
-        ]
-
     def reason(self, request: PodRequest, checks: list[_Check], limit: Limit, columns: Columns) -> Unfit:
-        """One reason for the nodes of `columns`, which all fail by `limit`: what was wanted, the best over them."""
-        nodes = len(columns)
-        if limit in (Limit.NODE, Limit.SERVING, Limit.ALLOCATION_VERSION):
-            return Unfit(limit, nodes=nodes)
-        if limit is Limit.COMBINATION:
-            return Unfit(limit, wanted=len(request.containers), nodes=nodes, curable=self._fits_empty(request, columns))
-        check = next(c for c in checks if not self._stage_ok(c, limit)[columns].all())
-        ledger, count = self.ledger, check.container.count
-        stages = dict(self._stages(check))
-        if limit in (Limit.MATCH, Limit.HEALTH, Limit.SLOTS):
-            best = int(stages[limit][:, columns].sum(axis=0).max(initial=0))
-            wanted = count
-        else:
-            before = {Limit.CAPACITY: Limit.MATCH, Limit.MEMORY: Limit.SLOTS, Limit.CORES: Limit.MEMORY}[limit]
-            amounts = {
-                Limit.CAPACITY: ledger.memory_total,
-                Limit.MEMORY: ledger.memory_free,
-                Limit.CORES: ledger.cores_free,
-            }[limit]
-            of_stage = np.where(stages[before][:, columns], amounts[:, columns], 0)
-            nth = (
-                np.sort(of_stage, axis=0)[::-1][count - 1] if count <= of_stage.shape[0] else np.zeros(nodes, np.int64)
-            )
-            best = int(max(nth.max(initial=0), 0))
-            memory = check.need[0]
-            wanted = check.container.cores if limit is Limit.CORES else memory if isinstance(memory, int) else 0
-        return Unfit(limit, wanted, best, count, check.container.name, nodes, limit in _CURABLE)
+        """One reason for the nodes of `columns`, which all fail by `limit`: what was wanted, the best over them.
 
-    def _stage_ok(self, check: _Check, limit: Limit) -> Mask:
-        return enough(dict(self._stages(check))[limit], check.container.count)
+        Where different containers fail on different nodes, the first of them in the pod speaks for all.
+        """
+        nodes = len(columns)
+        if limit not in _PER_CONTAINER and limit is not Limit.COMBINATION:
+            return Unfit(limit, nodes=nodes)
+        curable = limit in _CURABLE
+        if curable and len(checks) > 1:
+            curable = self._fits_empty(request, columns)
+        if limit is Limit.COMBINATION:
+            return Unfit(limit, wanted=len(checks), nodes=nodes, curable=curable)
+        check = next(c for c in checks if not c.enough[limit][columns].all())
+        wanted, best = self._wanted_and_best(check, limit, columns[~check.enough[limit][columns]])
+        return Unfit(limit, wanted, best, check.container.count, check.container.name, nodes, curable)
+
+    def _wanted_and_best(self, check: _Check, limit: Limit, columns: Columns) -> tuple[int, int]:
+        """Of a container that fails by `limit` on all of `columns`; `wanted` 0 where one number cannot say it."""
+        ledger, container = self.ledger, check.container
+        if limit in (Limit.MATCH, Limit.HEALTH, Limit.SLOTS):
+            return container.count, int(check.stages[limit][:, columns].sum(axis=0).max(initial=0))
+        before, amounts = {
+            Limit.CAPACITY: (Limit.MATCH, ledger.memory_total),
+            Limit.MEMORY: (Limit.SLOTS, ledger.memory_free),
+            Limit.CORES: (Limit.MEMORY, ledger.cores_free),
+        }[limit]
+        # The stage before has at least `count` devices on each of these nodes: the best is the count-th largest.
+        of_stage = np.where(check.stages[before][:, columns], amounts[:, columns], 0)
+        nth = np.maximum(np.sort(of_stage, axis=0)[-container.count], 0)
+        wanted = container.cores if limit is Limit.CORES else container.memory or 0
+        if limit is Limit.CAPACITY and (nth < wanted).any():
+            nth = nth[nth < wanted]
+        elif limit is Limit.CAPACITY:
+            wanted = 0  # the memory would do: the device has too little compute to share out
+        return wanted, int(nth.max(initial=0))
 
     def _fits_empty(self, request: PodRequest, columns: Columns) -> bool:
-        return any(
-            not isinstance(self.decide(request, name, without=set(self.ledger.nodes[name].pods)), Unfit)
-            for name in (self.ledger.names[c] for c in columns[:16])
-        )
+        """Whether all containers fit together on any of these nodes once no pod is left there."""
+        return bool(self._together(request, self._match(request.constraints), columns, empty=True).any())
 
     # -- one node --------------------------------------------------------------------------------------------------
 
@@ -282,7 +317,19 @@ class Placement:
             allocation = None
         if allocation is not None:
             return allocation
-        return next(iter(self.sweep(request).unfit([entry.column]).values()))
+        return self._why_not(request, entry, without)
+
+    def _why_not(self, request: PodRequest, entry: NodeEntry, without: Collection[str]) -> Unfit:
+        """The reason on one open node, asked of a ledger that knows this node alone, without the pods `without`."""
+        alone = Ledger(allocation_version=self.ledger.allocation_version)
+        if entry.inventory is not None:
+            alone.set_inventory(entry.inventory)
+        alone.set_node(entry.name, kubelet_resource=True)
+        for uid, pod in entry.pods.items():
+            if uid not in without:
+                alone.put(pod)
+        column = alone.nodes[entry.name].column
+        return next(iter(Placement(alone).sweep(request).unfit([column]).values()))
 
     def _eligible(self, entry: NodeEntry, match: Mask) -> Mask:
         return np.asarray(match[:, entry.column] & self.ledger.healthy[:, entry.column])
@@ -298,4 +345,9 @@ def _kind_matches(constraints: Constraints, kind: Kind) -> bool:
 
 
 def _listed(value: str, globs: tuple[str, ...]) -> bool:
-    return any(fnmatchcase(value.lower(), glob.lower()) for glob in globs)
+    return bool(globs) and _pattern(globs).match(value.lower()) is not None
+
+
+@lru_cache(maxsize=256)
+def _pattern(globs: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(translate(glob.lower()) for glob in globs))

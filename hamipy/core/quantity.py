@@ -4,7 +4,7 @@ Source of the format: `k8s.io/apimachinery/pkg/api/resource.Quantity` (decimal S
 """
 
 import re
-from decimal import Decimal
+from decimal import Context, Decimal
 
 _SUFFIX: dict[str, Decimal | int] = {
     "": 1,
@@ -24,7 +24,9 @@ _SUFFIX: dict[str, Decimal | int] = {
     "Pi": 2**50,
     "Ei": 2**60,
 }
-_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,2})|([numkMGTPE]|[KMGTPE]i)?)")
+_QUANTITY = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:([eE][+-]?[0-9]{1,2})|([numkMGTPE]|[KMGTPE]i)?)")
+_EXACT = Context(prec=200)
+"""Digits enough for any text that `parse` takes."""
 _BINARY = ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki")
 MAX = 2**63 - 1
 """The largest quantity Kubernetes carries as an integer."""
@@ -40,7 +42,8 @@ def parse(text: str | int) -> Decimal:
     if match is None:
         raise ValueError(f"{text!r} is not a Kubernetes quantity such as 3, 500m or 8Gi")
     number, exponent, suffix = match.groups()
-    return Decimal(number) * (Decimal(f"1{exponent}") if exponent else _SUFFIX[suffix or ""])
+    unit = Decimal(f"1{exponent}") if exponent else Decimal(_SUFFIX[suffix or ""])
+    return _EXACT.multiply(Decimal(number), unit)
 
 
 def parse_int(text: str | int) -> int:
@@ -50,7 +53,7 @@ def parse_int(text: str | int) -> int:
         ValueError: not a quantity, fractional, or beyond 64 bits.
     """
     value = parse(text)
-    if value != value.to_integral_value():
+    if value != value.to_integral_value(context=_EXACT):
         raise ValueError(f"{text!r} is not a whole number")
     if abs(value) > MAX:
         raise ValueError(f"{text!r} is beyond 64 bits")
@@ -68,9 +71,10 @@ def format_bytes(count: int) -> str:
 
 
 def format_size(count: int) -> str:
-    """Bytes for a person, at most two decimals: 15032385536 -> `14Gi`, 1610612736 -> `1.5Gi`."""
+    """Bytes for a person, at most two decimals, never more than it is: 15032385536 -> `14Gi`, 1610612736 -> `1.5Gi`."""
     for suffix in _BINARY:
         unit = int(_SUFFIX[suffix])
-        if abs(count) >= unit:
-            return f"{count / unit:.2f}".rstrip("0").rstrip(".") + suffix
+        if count >= unit:
+            whole, hundredths = divmod(count * 100 // unit, 100)
+            return f"{whole}.{hundredths:02}".rstrip("0").rstrip(".") + suffix
     return str(count)

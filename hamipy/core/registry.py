@@ -54,7 +54,7 @@ def load(
             manager.register(entry.load(), entry.name)
             manager.check_pending()
             offered = [v for answer in manager.hook.hamipy_vendors(context=context) for v in answer]
-        except Exception as error:  # noqa: BLE001 - a third party's package may raise anything; it is shown, the others go on
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a third party's package may raise anything; it is shown, the others go on
             problems[entry.name] = f"{type(error).__name__}: {error}"
             continue
         if not offered:
@@ -62,10 +62,15 @@ def load(
         for vendor in offered:
             problem = _refuse(vendor, vendors)
             if problem:
-                problems[getattr(vendor, "name", entry.name)] = problem
+                problems[_named(vendor, entry.name)] = problem
             else:
                 vendors[vendor.name] = vendor
     return Registered(dict(sorted(vendors.items())), problems)
+
+
+def _named(vendor: object, entry: str) -> str:
+    name = getattr(vendor, "name", entry)
+    return name if isinstance(name, str) else entry
 
 
 def _refuse(vendor: object, others: dict[str, Vendor]) -> str:
@@ -73,7 +78,7 @@ def _refuse(vendor: object, others: dict[str, Vendor]) -> str:
         return f"hamipy_vendors answered {type(vendor).__name__}, not hamipy.core.vendor.Vendor"
     if vendor.version != CONTRACT_VERSION:
         return f"written for contract version {vendor.version}, this hamipy has {CONTRACT_VERSION}: update the package"
-    if not _NAME.fullmatch(vendor.name):
+    if not isinstance(vendor.name, str) or not _NAME.fullmatch(vendor.name):
         return f"name {vendor.name!r} must be lower-case letters, digits and dashes, 31 at most"
     if vendor.name in others:
         return f"two packages offer a vendor named {vendor.name!r}: uninstall one"

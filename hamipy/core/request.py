@@ -4,14 +4,14 @@ The webhook, the scheduler and the node daemon read pods through `read_pod` alon
 """
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 
 from msgspec import Struct
 
 from hamipy.core.errors import InvalidRequest
 from hamipy.core.family import Families, Family, Meaning, Resource
-from hamipy.core.model import CORES_PER_DEVICE, Constraints, ContainerKind, ContainerRequest, PodRequest
+from hamipy.core.model import CORES_PER_DEVICE, MEMORY_MAX, Constraints, ContainerKind, ContainerRequest, PodRequest
 from hamipy.core.names import ALLOCATION, CONSTRAINTS_PREFIX, RESERVED_ANNOTATIONS, RETRY
 from hamipy.core.policies import DEVICE_POLICIES, NODE_POLICIES
 from hamipy.core.quantity import format_bytes, parse_int
@@ -145,10 +145,14 @@ def _amount(where: str, text: str, resource: Resource) -> int:
     written = _whole(where, text)
     if resource.meaning is Meaning.MEMORY and resource.unit == 1 and 0 < written < resource.minimum:
         raise InvalidRequest(where, text, f"is {written} bytes, less than 1Mi; did you mean {written}Mi?")
-    if written < resource.minimum or (resource.maximum and written > resource.maximum):
-        most = f"..{resource.maximum}" if resource.maximum else " or more"
-        least = format_bytes(resource.minimum) if resource.meaning is Meaning.MEMORY else str(resource.minimum)
-        raise InvalidRequest(where, text, f"must be {least}{most}")
+    shown: Callable[[int], str] = str
+    maximum = resource.maximum
+    if resource.meaning is Meaning.MEMORY:
+        shown = format_bytes if resource.unit == 1 else str
+        maximum = min(maximum or MEMORY_MAX, MEMORY_MAX // resource.unit)
+    if written < resource.minimum or (maximum and written > maximum):
+        most = f"..{shown(maximum)}" if maximum else " or more"
+        raise InvalidRequest(where, text, f"must be {shown(resource.minimum)}{most}")
     return written * resource.unit
 
 

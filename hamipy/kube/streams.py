@@ -39,7 +39,7 @@ class Page(Struct, Generic[T]):
 
 
 class WatchEvent(Struct, Generic[T]):
-    """One change; `type` is ADDED, MODIFIED, DELETED or BOOKMARK (whose object holds a resourceVersion only)."""
+    """One change; `type` is ADDED, MODIFIED, DELETED or BOOKMARK (of whose object only the resourceVersion counts)."""
 
     type: str
     object: T
@@ -63,6 +63,10 @@ class _RawList(Struct):
 class _RawEvent(Struct):
     type: str
     object: msgspec.Raw
+
+
+class _Bookmark(Struct):
+    metadata: ObjectMeta
 
 
 class ObjectDecoder(Generic[T]):
@@ -134,8 +138,14 @@ class ObjectDecoder(Generic[T]):
             raise InvalidResponse("WATCH", path, error) from error
         if raw.type == "ERROR":
             raise self._error(line, path)
-        if raw.type == "BOOKMARK":
-            return None  # a type with required fields cannot show one; the next change carries the version too
+        if (
+            raw.type == "BOOKMARK"
+        ):  # nothing in it but the version, so it need not be a whole object (`containers: null`)
+            try:
+                bookmark: Any = msgspec.json.decode(raw.object, type=_Bookmark)
+            except msgspec.MsgspecError as error:
+                raise InvalidResponse("WATCH", path, error) from error
+            return WatchEvent(raw.type, bookmark)
         item = self._decode(raw.object)
         return None if item is None else WatchEvent(raw.type, item)
 

@@ -35,6 +35,11 @@ class Fault:
     close: bool = False
     hits: int = 0
 
+    @property
+    def breaks(self) -> bool:
+        """Whether it does more than to delay."""
+        return bool(self.status or self.drop or self.close)
+
     def hit(self, verb: str, path: str, query: Mapping[str, str]) -> bool:
         """Whether it is this request's turn; counts."""
         if self.times is not None and self.hits >= self.times:
@@ -79,5 +84,12 @@ class Faults:
         self._faults.clear()
 
     def take(self, verb: str, path: str, query: Mapping[str, str]) -> list[Fault]:
-        """The faults that hit this request."""
-        return [fault for fault in self._faults if fault.hit(verb, path, query)]
+        """The faults that hit this request: every delay, and of the others the first in order."""
+        taken: list[Fault] = []
+        broken = False
+        for fault in self._faults:
+            if (broken and fault.breaks) or not fault.hit(verb, path, query):
+                continue
+            broken = broken or fault.breaks
+            taken.append(fault)
+        return taken

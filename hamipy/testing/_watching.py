@@ -64,6 +64,8 @@ class Watcher:
         next_bookmark = loop.time() + bookmark_every if bookmark_every is not None else float("inf")
         while True:
             self.watch.wake.clear()
+            if self.ending == "cut":
+                return
             lines = []
             while self.watch.pending:
                 line = self._line(self.watch.pending.popleft())
@@ -73,7 +75,7 @@ class Watcher:
                 lines.append(_event(b"ERROR", msgspec.json.encode(self.error)))
             if lines:
                 yield b"".join(lines)
-            if self.ending in {"end", "cut"} or self.error is not None or loop.time() >= until:
+            if self.ending == "end" or self.error is not None or loop.time() >= until:
                 return
             wait = min(until, next_bookmark) - loop.time()
             try:

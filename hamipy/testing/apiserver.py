@@ -66,6 +66,7 @@ class InMemoryApiServer:
         ca: PEM of the certificate authority that clients need with `tls`.
         bookmark_every: seconds between bookmarks of a watch; None for none. The real server sends one a minute.
         log_size: changes remembered for each resource; watches from before that get 410.
+        port: to listen on; 0 for any free one.
 
     Attributes:
         faults: orders faults.
@@ -84,6 +85,7 @@ class InMemoryApiServer:
         ca: bytes | None = None,
         bookmark_every: float | None = 60.0,
         log_size: int = 100_000,
+        port: int = 0,
     ) -> None:
         self.faults = Faults()
         self.requests: deque[Request] = deque(maxlen=10_000)
@@ -95,7 +97,7 @@ class InMemoryApiServer:
         self._next_snapshot = 0
         self._watchers: dict[Watcher, web.Request] = {}
         self._runner: web.AppRunner | None = None
-        self._port = 0
+        self._port = port
         if crds:
             self.create(CRDS, crd_manifest())
 

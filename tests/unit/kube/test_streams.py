@@ -61,9 +61,11 @@ def test_events_keep_their_order_and_blank_lines_are_nothing(decoder: ObjectDeco
 
 
 def test_a_bookmark_carries_its_version(decoder: ObjectDecoder[Pod]) -> None:
-    bookmark = {"kind": "Pod", "metadata": {"resourceVersion": "44"}, "spec": {}, "status": {}}
+    meta = {"resourceVersion": "44", "creationTimestamp": None}
+    bookmark = {"kind": "Pod", "metadata": meta, "spec": {"containers": None}, "status": {}}
     (event,) = decoder.events([line("BOOKMARK", bookmark)], "/p")
     assert event.object.metadata.resource_version == "44"
+    assert decoder.malformed == 0
 
 
 def test_an_error_event_is_raised_by_its_code(decoder: ObjectDecoder[Pod]) -> None:
@@ -74,7 +76,7 @@ def test_an_error_event_is_raised_by_its_code(decoder: ObjectDecoder[Pod]) -> No
         decoder.events([line("ERROR", {"code": 500})], "/p")
 
 
-@pytest.mark.parametrize("bad", [b'{"type":"ADDED","obj', b"[]", b"null", b"\xff"])
+@pytest.mark.parametrize("bad", [b'{"type":"ADDED","obj', b'{"type":"BOOKMARK","object":3}', b"[]", b"null", b"\xff"])
 def test_a_line_that_is_no_event_is_refused(decoder: ObjectDecoder[Pod], bad: bytes) -> None:
     with pytest.raises(InvalidResponse):
         decoder.events([bad], "/p")

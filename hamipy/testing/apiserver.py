@@ -289,9 +289,9 @@ class InMemoryApiServer:
                 return _success(201)
             case "create" if not target.name:
                 return _json(collection.encoded(await self._verbs.create(target, load_json(body))), 201)
-            case "update":
+            case "update" if target.name:
                 return _json(collection.encoded(self._verbs.update(target, load_json(body))))
-            case "patch":
+            case "patch" if target.name:
                 entry, created = self._verbs.patch(target, body, request.headers.get("Content-Type", ""), query)
                 return _json(collection.encoded(entry), 201 if created else 200)
             case "delete" if target.name:

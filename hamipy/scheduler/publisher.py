@@ -176,6 +176,7 @@ class Publisher:
         wanted = published(self._state.families, inventory, self._state.requested_on(node))
         patch = difference(self._state.families, view, inventory, wanted)
         if patch is None:
+            self._forget(node)
             return
         self._rest(node, self._settle)
         try:

@@ -109,9 +109,8 @@ def _option(field: Any, type_: Any, meaning: str) -> Callable[[Any], Any] | None
     if field.default not in (msgspec.NODEFAULT, None, ()):
         common["help"] = f"{meaning}  [default: {field.default}]"
     if base is bool:
-        return click.option(
-            f"--{flag}/--no-{flag}" if not flag.startswith("no-") else f"--{flag}", default=None, **common
-        )
+        names = f"--{flag}" if flag.startswith("no-") else f"--{flag}/--no-{flag}"
+        return click.option(names, is_flag=True, default=None, **common)
     if base in _PLAIN:
         return click.option(f"--{flag}", type=_PLAIN[base], default=None, **common)
     if typing.get_origin(base) is tuple:

@@ -64,10 +64,10 @@ class Binder:
         holds: soft holds.
         nominations: reservations of nominated pods.
         stats: counters.
-        read_again: see READ_AGAIN.
-        confirm_after: see CONFIRM_AFTER.
 
     Attributes:
+        read_again: see READ_AGAIN.
+        confirm_after: see CONFIRM_AFTER.
         refused: called with a pod that did not fit any more.
     """
 
@@ -79,13 +79,10 @@ class Binder:
         holds: Holds,
         nominations: Nominations,
         stats: Stats,
-        *,
-        read_again: tuple[float, ...] = READ_AGAIN,
-        confirm_after: float = CONFIRM_AFTER,
     ) -> None:
         self._client, self._state, self._leadership = client, state, leadership
         self._holds, self._nominations, self._stats = holds, nominations, stats
-        self._read_again, self._confirm_after = read_again, confirm_after
+        self.read_again, self.confirm_after = READ_AGAIN, CONFIRM_AFTER
         self._seen: OrderedDict[str, PodView] = OrderedDict()
         self._running: dict[str, tuple[str, asyncio.Task[None]]] = {}
         self._unconfirmed: dict[str, tuple[str, asyncio.Task[None]]] = {}
@@ -235,7 +232,7 @@ class Binder:
                 self._forget(view, node)
                 raise
             # 409 and 429 are answers: nothing is on its way any more, so one read decides.
-            patience = self._read_again[:1] if isinstance(error, Conflict | TooManyRequests) else self._read_again
+            patience = self.read_again[:1] if isinstance(error, Conflict | TooManyRequests) else self.read_again
             await self._settle(view, node, annotations, error, patience)
         except KubeError:
             self._forget(view, node)
@@ -307,7 +304,7 @@ class Binder:
 
     async def _confirm(self, view: PodView, node: str) -> None:
         while True:
-            await asyncio.sleep(self._confirm_after)
+            await asyncio.sleep(self.confirm_after)
             try:
                 pod = await self._read(view)
             except KubeError as problem:

@@ -18,6 +18,9 @@ HOLD_SECONDS = 0.1
 
 _PREFIX = "hold/"
 
+NOMINATED = "nominated/"
+"""Prefix of the uids of reservations in the ledger, see `nominations`."""
+
 
 class Holds:
     """The soft holds of one ledger.
@@ -116,5 +119,5 @@ class Holds:
 
 
 def is_hold(uid: str) -> bool:
-    """Whether a uid in the ledger is a hold and not a pod."""
-    return uid.startswith(_PREFIX)
+    """Whether a uid in the ledger is no pod but a place kept for one, by a soft hold or a nomination."""
+    return uid.startswith((_PREFIX, NOMINATED))

@@ -29,6 +29,7 @@ class Leadership:
 
     Attributes:
         generation: grows each time leadership is gained.
+        bind_deadline: seconds that a write may take which begins now.
         gained: called at once whenever leadership is gained.
         reflector: of the Lease, None when it is not followed.
     """
@@ -48,7 +49,7 @@ class Leadership:
         self.gained: list[Callable[[], object]] = []
         self._always, self._prefix = always, f"{pod_name}_"
         self._renew_deadline = renew_deadline
-        self._bind_deadline = 0.8 * (lease_duration - renew_deadline)
+        self.bind_deadline = 0.8 * (lease_duration - renew_deadline)
         self._view = LeaseView(lease_name)
         self._term: tuple[str, int] | None = None
         self._was = always
@@ -68,11 +69,6 @@ class Leadership:
     def is_leader(self) -> bool:
         """Whether the Lease names this pod and is fresh, now."""
         return self._always or self._view.held_by(self._prefix, within=self._renew_deadline)
-
-    @property
-    def bind_deadline(self) -> float:
-        """Seconds that a write may take which begins now."""
-        return self._bind_deadline
 
     @property
     def holder(self) -> str:

@@ -9,11 +9,9 @@ from contextlib import contextmanager
 
 from hamipy.core.ledger import PlacedPod
 from hamipy.core.model import PodRequest, Unfit
-from hamipy.scheduler.holds import Holds
+from hamipy.scheduler.holds import NOMINATED, Holds
 from hamipy.scheduler.pods import PodView, placed
 from hamipy.scheduler.state import ClusterState
-
-_PREFIX = "nominated/"
 
 
 class Nominations:
@@ -88,7 +86,7 @@ class Nominations:
         if not isinstance(allocation, Unfit):
             whole = placed(view, allocation, node)
             held = PlacedPod(
-                _PREFIX + view.uid, whole.namespace, whole.name, node, whole.kinds, allocation, whole.request
+                NOMINATED + view.uid, whole.namespace, whole.name, node, whole.kinds, allocation, whole.request
             )
             self._placed[view.uid] = held
             ledger.put(held)

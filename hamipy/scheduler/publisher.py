@@ -27,7 +27,10 @@ from hamipy.scheduler.state import ClusterState, NodeView
 logger = logging.getLogger(__name__)
 
 SETTLE = 0.5
-"""Seconds after a write before the same node is looked at again: the watch needs a moment to bring the write back."""
+"""Seconds after a write before the same node is looked at again; bounds the writes of one node."""
+
+WATCH_LAG = 5.0
+"""Seconds for which a node that was written is not written again unless the watch has shown it since."""
 
 STALE_WAIT = 5.0
 """Seconds before a node is looked at again while the ledger is not believed."""
@@ -126,6 +129,7 @@ class Publisher:
         self._queue: asyncio.Queue[str] = asyncio.Queue()
         self._queued: set[str] = set()
         self._resting: dict[str, asyncio.TimerHandle] = {}
+        self._awaited: dict[str, tuple[NodeView, float]] = {}
         self._backoffs: dict[str, Backoff] = {}
         self._problems: dict[str, str] = {}
         state.on_change(self.look)
@@ -179,6 +183,8 @@ class Publisher:
             self._forget(node)
             return
         self._rest(node, self._settle)
+        if self._waits_for_watch(node, view):
+            return
         try:
             await self._client.merge_patch(f"/api/v1/nodes/{node}/status", patch)
         except NotFound:
@@ -192,12 +198,18 @@ class Publisher:
         else:
             self.written += 1
             self._forget(node)
+            self._awaited[node] = (view, asyncio.get_running_loop().time())
             logger.info("published on node %s: %s", node, patch["status"]["capacity"])
+
+    def _waits_for_watch(self, node: str, view: NodeView) -> bool:
+        """Whether what we know of the node is from before the last write to it."""
+        before, at = self._awaited.get(node, (None, 0.0))
+        return before is view and asyncio.get_running_loop().time() - at < WATCH_LAG
 
     def _forget(self, node: str) -> None:
         """Its troubles are over."""
-        self._backoffs.pop(node, None)
-        self._problems.pop(node, None)
+        for known in (self._awaited, self._backoffs, self._problems):
+            known.pop(node, None)
 
     def _rest(self, node: str, seconds: float) -> None:
         """Look at the node again after so many seconds, and not before."""

@@ -84,9 +84,9 @@ class Daemon:
         self.pods = PodView()
         self.checkpoint = Checkpoint(settings.plugin_dir)
         self.table = Table()
-        self.streams = Streams(self._streams_changed)
-        self._streams_open = 0
+        self.streams = Streams(self._streams_changed, lambda began: self.registrar.stream_ended(began))
         self._draining = False
+        self._refused: dict[str, str] = {}
         self._in_use: dict[str, str] = {i: g.uid for g in self.grants if g.boot == boot for i in g.ids}
         steering = Steering(self.pods, self.checkpoint.read, self.metrics)
         vendors, workers = self.discovery.vendors, self.discovery.workers
@@ -184,9 +184,6 @@ class Daemon:
             self._api.kick()
 
     def _streams_changed(self) -> None:
-        if self.streams.open < self._streams_open:
-            self.registrar.stream_ended()
-        self._streams_open = self.streams.open
         if self._api is not None:
             self._api.kick()
 
@@ -207,7 +204,9 @@ class Daemon:
         return self._api is not None and await self._api.refresh()
 
     def _report(self, pod: PodRecord, message: str) -> None:
-        logger.warning("refused: %s", message)
+        level = logging.DEBUG if self._refused.get(pod.uid) == message else logging.WARNING
+        self._refused = {**dict(list(self._refused.items())[-100:]), pod.uid: message}
+        logger.log(level, "refused: %s", message)
         if self._api is not None:
             self._api.report(pod, message)
 

@@ -8,6 +8,7 @@ nothing else, it must not fail) -> PreStartContainer (who is it? write what it g
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -46,12 +47,17 @@ class Prefer(Protocol):
 
 
 class Streams:
-    """The open ListAndWatch streams, and whether the kubelet has been sent a list on one of them."""
+    """The open ListAndWatch streams, and whether the kubelet has been sent a list on one of them.
 
-    def __init__(self, changed: Callable[[], None]) -> None:
+    Args:
+        changed: called after every change.
+        ended: called with the time.monotonic() at which a stream had begun when it ends.
+    """
+
+    def __init__(self, changed: Callable[[], None], ended: Callable[[float], None]) -> None:
         self.open = 0
         self.listed = 0
-        self._changed = changed
+        self._changed, self._ended = changed, ended
 
     def opened(self) -> None:
         """A stream began."""
@@ -63,10 +69,11 @@ class Streams:
         self.listed += 1
         self._changed()
 
-    def closed(self, listed: bool) -> None:
-        """A stream ended."""
+    def closed(self, listed: bool, began: float) -> None:
+        """A stream ended that began at this time.monotonic()."""
         self.open -= 1
         self.listed -= listed
+        self._ended(began)
         self._changed()
 
 
@@ -95,7 +102,7 @@ class DevicePlugin(pb_grpc.DevicePluginServicer):
 
         No NUMA node is told: the kubelet would narrow the ids by it, while it is the scheduler who has chosen.
         """
-        version, listed = 0, False
+        version, listed, began = 0, False, time.monotonic()
         self.own_streams += 1
         self._streams.opened()
         try:
@@ -110,7 +117,7 @@ class DevicePlugin(pb_grpc.DevicePluginServicer):
                     self._streams.sent()
         finally:
             self.own_streams -= 1
-            self._streams.closed(listed)
+            self._streams.closed(listed, began)
 
     async def GetPreferredAllocation(
         self,

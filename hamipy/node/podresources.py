@@ -22,7 +22,11 @@ logger = logging.getLogger(__name__)
 _ATTEMPTS = 6
 _PAUSE = 0.05
 _DEADLINE = 5.0
-_OPTIONS = (("grpc.default_authority", "localhost"), ("grpc.max_receive_message_length", 16 * 2**20))
+_OPTIONS = (
+    ("grpc.default_authority", "localhost"),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.max_receive_message_length", 16 * 2**20),
+)
 
 
 class Listed(Struct, frozen=True, gc=False):

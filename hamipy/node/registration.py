@@ -31,6 +31,8 @@ _GRACE = 2.0
 _BACKOFF = (0.02, 2.0)
 """Seconds: first and longest pause after a failed registration."""
 _DEADLINE = 10.0
+_OPTIONS = (("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1))
+"""Python would send the path as the authority; and the connection must be to the socket that lies there now."""
 
 
 class Registrar:
@@ -133,9 +135,15 @@ class Registrar:
         self._not_before = time.monotonic() + wait
         return min(pause, wait)
 
-    def stream_ended(self) -> None:
-        """A ListAndWatch stream ended: register again, at once if the last registration has held for a while."""
+    def stream_ended(self, began: float) -> None:
+        """A ListAndWatch stream ended: register again, at once if the last registration has held for a while.
+
+        Args:
+            began: time.monotonic() at which it began; one from before the last registration says nothing about it.
+        """
         self._metrics.count("streams_ended")
+        if began < self._asked_at:
+            return
         held = time.monotonic() - self._asked_at
         if held > _GRACE:
             self._not_before = 0.0
@@ -152,8 +160,7 @@ class Registrar:
         return found.st_ino, found.st_ctime_ns
 
     async def _register(self) -> None:
-        options = (("grpc.default_authority", "localhost"),)
-        async with grpc.aio.insecure_channel(f"unix:{self._kubelet}", options=options) as channel:
+        async with grpc.aio.insecure_channel(f"unix:{self._kubelet}", options=_OPTIONS) as channel:
             kubelet = RegistrationStub(channel)  # type: ignore[no-untyped-call]
             await kubelet.Register(
                 pb.RegisterRequest(version="v1beta1", endpoint=SOCKET, resource_name=KUBELET_RESOURCE, options=OPTIONS),

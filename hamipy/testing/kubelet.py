@@ -30,7 +30,7 @@ from hamipy.testing.runtime import CreateContainerError, StartedContainer, creat
 
 __all__ = ["CreateContainerError", "FakeKubelet", "KubeletContainer", "KubeletPod", "UnexpectedAdmissionError"]
 
-_OPTIONS = [("grpc.default_authority", "localhost")]
+_OPTIONS = [("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1)]
 _RETRY = 0.2
 """Seconds between two attempts to start a container; the kubelet takes about one."""
 
@@ -73,6 +73,7 @@ class FakeKubelet:
         pods: admitted pods that have not finished, by uid.
         registrations: how many were accepted.
         calls: (method, ids) of every call to the plugin, in order.
+        heeds_preferences: set False for a kubelet that picks other ids than the plugin would like.
     """
 
     def __init__(self, directory: Path, cdi_dir: Path, *, resource: str = KUBELET_RESOURCE, seed: int = 0) -> None:
@@ -83,6 +84,7 @@ class FakeKubelet:
         self.pods: dict[str, KubeletPod] = {}
         self.registrations = 0
         self.calls: list[tuple[str, tuple[str, ...]]] = []
+        self.heeds_preferences = True
         self._running: set[tuple[str, str]] = set()
         self._plugin: _Plugin | None = None
         self._was_registered = False
@@ -350,7 +352,7 @@ class FakeKubelet:
         answer = await plugin.stub.GetPreferredAllocation(dp.PreferredAllocationRequest(container_requests=[request]))
         wished = tuple(answer.container_responses[0].deviceIDs) if answer.container_responses else ()
         self.calls.append(("GetPreferredAllocation", wished))
-        return list(wished)
+        return list(wished) if self.heeds_preferences else []
 
     async def _pre_start(self, held: Held) -> None:
         plugin = self._plugin

@@ -162,7 +162,7 @@ class Node:
 @pytest.fixture
 def directory() -> Iterator[Path]:
     """Short, for a unix socket's path has 107 bytes at most."""
-    path = Path(tempfile.mkdtemp(prefix="hp-", dir="/tmp"))  # noqa: S108
+    path = Path(tempfile.mkdtemp(prefix="hp-", dir="/tmp"))
     yield path
     shutil.rmtree(path, ignore_errors=True)
 

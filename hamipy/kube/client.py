@@ -381,8 +381,12 @@ class KubeClient:
                 timeout=limits,
                 allow_redirects=False,  # the token is for this server only
             )
-        async with response:
+        try:
             yield response
+        finally:
+            if (connection := response.connection) is not None and connection.transport is not None:
+                connection.transport.abort()  # not read to its end: TLS need not be closed politely
+            response.close()
 
 
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}

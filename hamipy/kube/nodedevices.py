@@ -79,7 +79,7 @@ class _Condition(Struct, frozen=True):
 
 
 class _CrdStatus(Struct, frozen=True):
-    conditions: tuple[_Condition, ...] = ()
+    conditions: tuple[_Condition, ...] | None = None  # null until a controller has looked at it
 
 
 class _Crd(Struct, frozen=True):
@@ -99,7 +99,7 @@ async def apply_crd(client: KubeClient, *, timeout: float = 30.0) -> None:  # no
             await client.apply(path, crd_manifest(), timeout=timeout)
             while True:
                 crd = await client.get(path, _Crd)
-                if any(c.type == "Established" and c.status == "True" for c in crd.status.conditions):
+                if any(c.type == "Established" and c.status == "True" for c in crd.status.conditions or ()):
                     return
                 await asyncio.sleep(backoff.next())
     except TimeoutError as error:

@@ -218,8 +218,12 @@ class Store:
         )
 
 
+_OMITTED_WHEN_EMPTY = {"annotations", "labels", "finalizers", "ownerReferences"}
+
+
 def _body(obj: Mapping[str, Any]) -> bytes:
-    ordered = {"metadata": obj["metadata"], **{k: v for k, v in obj.items() if k not in {"kind", "apiVersion"}}}
+    metadata = {k: v for k, v in obj["metadata"].items() if v or k not in _OMITTED_WHEN_EMPTY}
+    ordered = {"metadata": metadata, **{k: v for k, v in obj.items() if k not in {"kind", "apiVersion", "metadata"}}}
     return msgspec.json.encode(ordered)[1:]
 
 

@@ -112,7 +112,7 @@ class Verbs:
         if metadata.get("name", target.name) != target.name:
             raise Refused(400, f"the name of the object ({metadata['name']}) does not match the name on the URL")
         if metadata.get("uid", entry.uid) != entry.uid:
-            raise Refused(409, f"Precondition failed: UID in precondition: {metadata['uid']}, {entry.uid}")
+            raise Refused(422, f"{collection.kind} is invalid: metadata.uid: {metadata['uid']}: field is immutable")
         if metadata.get("resourceVersion", str(entry.version)) != str(entry.version):
             raise Refused(409, "the object has been modified; please apply your changes to the latest version")
         current = collection.decoded(entry)
@@ -182,14 +182,14 @@ class Verbs:
         else:
             seconds, terminating = 0, False
         if not terminating and not obj["metadata"].get("finalizers"):
+            if target.collection == PODS and grace is None and not obj["metadata"].get("deletionTimestamp"):
+                # The real server shortens the grace period first, and watches see that.
+                entry = self.store.update(PODS, entry, _terminating(obj, 0))
             self._gone(target.collection, entry)
             return None
         if obj["metadata"].get("deletionTimestamp"):
             return entry
-        moment = datetime.now(UTC) + timedelta(seconds=seconds)
-        obj["metadata"]["deletionTimestamp"] = moment.strftime("%Y-%m-%dT%H:%M:%SZ")
-        obj["metadata"]["deletionGracePeriodSeconds"] = seconds
-        return self.store.update(target.collection, entry, obj)
+        return self.store.update(target.collection, entry, _terminating(obj, seconds))
 
     def finish(self, target: Target) -> None:
         """Take an object out, as the kubelet does when the containers have ended."""
@@ -299,6 +299,12 @@ def _mapping(value: Any) -> Object:
     if not isinstance(value, dict):
         raise Refused(400, f"expected an object, got {type(value).__name__}")
     return value
+
+
+def _terminating(obj: Object, seconds: int) -> Object:
+    moment = (datetime.now(UTC) + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    grace = {"deletionTimestamp": moment, "deletionGracePeriodSeconds": seconds}
+    return {**obj, "metadata": {**obj["metadata"], **grace}}
 
 
 def _new_pod(obj: Object) -> Object:

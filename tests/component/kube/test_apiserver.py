@@ -128,7 +128,7 @@ async def test_writes_hold_to_the_version_and_uid_they_name(api: InMemoryApiServ
     await client.request("PUT", f"{LEASES}/l", body=taken)
     with pytest.raises(Conflict, match="modified"):
         await client.request("PUT", f"{LEASES}/l", body=taken)
-    with pytest.raises(Conflict, match="UID"):
+    with pytest.raises(Invalid, match="uid"):
         await client.merge_patch(f"{LEASES}/l", {"metadata": {"uid": "x"}})
     with pytest.raises(NotFound):
         await client.request("PUT", f"{LEASES}/m", body=taken)

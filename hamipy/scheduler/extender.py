@@ -212,7 +212,7 @@ class Extender:
         )
 
     def _score(self, args: ExtenderArgs, nodes: _Nodes) -> list[int]:
-        kept = self._scores.pop(args.pod.metadata.uid, None)
+        kept = self._scores.get(args.pod.metadata.uid)
         if kept is None:
             view = self._state.reader.read(args.pod)
             if view.request is None:

@@ -32,7 +32,8 @@ class Holds:
     """
 
     def __init__(self, placement: Placement, stats: Stats, *, seconds: float = HOLD_SECONDS) -> None:
-        self._placement, self._ledger, self._stats, self._seconds = placement, placement.ledger, stats, seconds
+        self._placement, self._ledger, self._stats = placement, placement.ledger, stats
+        self.seconds = seconds
         self._nodes: dict[str, str] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._expired: list[Callable[[str], None]] = []
@@ -62,7 +63,7 @@ class Holds:
         self._put(request, node, allocation)
         loop = asyncio.get_running_loop()
         self._timers[request.uid] = loop.call_later(
-            self._seconds if seconds is None else seconds, self._expire, request.uid
+            self.seconds if seconds is None else seconds, self._expire, request.uid
         )
         self._stats.holds["placed"] += 1
         return True

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from hamipy.core.model import PodRequest
 from hamipy.core.names import RETRY
 from hamipy.kube.client import KubeClient
-from hamipy.kube.errors import ApiError, Conflict, KubeError, NotFound, ServerError, TooManyRequests
+from hamipy.kube.errors import ApiError, Conflict, Invalid, KubeError, NotFound, ServerError, TooManyRequests
 from hamipy.scheduler.holds import Holds
 from hamipy.scheduler.leadership import Leadership
 from hamipy.scheduler.nominations import Nominations
@@ -105,7 +105,7 @@ class Wakeups:
     ) -> None:
         self._client, self._state, self._leadership = client, state, leadership
         self._holds, self._nominations, self._stats = holds, nominations, stats
-        self._debounce, self._clock = debounce, clock
+        self.debounce, self._clock = debounce, clock
         self._refused: OrderedDict[str, _Refusal] = OrderedDict()
         self._change: dict[str, int] = {}
         self._changes = 0
@@ -194,7 +194,7 @@ class Wakeups:
         try:
             while True:
                 await self._wanted.wait()
-                await asyncio.sleep(self._debounce)
+                await asyncio.sleep(self.debounce)
                 self._wanted.clear()
                 nodes, self._nodes = self._nodes, set()
                 wait = 0.0
@@ -298,7 +298,8 @@ class Wakeups:
                 return  # bound, gone or on its way already
             try:
                 await self._client.merge_patch(path, body, timeout=self._leadership.bind_deadline)
-            except (NotFound, Conflict):
+            except (NotFound, Conflict, Invalid) as error:  # 422: the name belongs to another uid now
+                logger.info("%s/%s is not woken: %s", view.namespace, view.name, error)
                 self._stats.wakeups["gone"] += 1
                 self.forget(view.uid)
                 self._holds.drop(view.uid)
@@ -307,7 +308,7 @@ class Wakeups:
                 logger.info("cannot wake %s/%s: %s", view.namespace, view.name, error)
                 if isinstance(error, ApiError) and not isinstance(error, ServerError | TooManyRequests):
                     break
-                await asyncio.sleep(self._debounce * 10 * 2**attempt)
+                await asyncio.sleep(self.debounce * 10 * 2**attempt)
             else:
                 self._stats.wakeups["sent"] += 1
                 logger.debug("woke %s/%s: fits on %s", view.namespace, view.name, node)

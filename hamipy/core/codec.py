@@ -60,7 +60,7 @@ def decode_allocation(text: str) -> Allocation:
         if version not in ALLOCATION_VERSIONS:
             raise UnknownVersion(_FIELD, version, ALLOCATION_VERSIONS)
         wire = _allocation_v1.decode(text)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:  # msgspec descends into fields that it skips
         raise InvalidRequest(_FIELD, text, f"is not an allocation ({error})") from error
     if not wire.containers:
         raise InvalidRequest(f"{_FIELD}.containers", wire.containers, "must name at least one container")

@@ -15,6 +15,12 @@ class HamipyError(Exception):
     """Base of every error that hamipy raises on purpose; its text is one sentence for a person."""
 
 
+def shown(value: object) -> str:
+    """A value for a sentence: its repr, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= 120 else text[:117] + "..."
+
+
 class InvalidField(HamipyError):
     """A value that cannot be accepted.
 
@@ -26,8 +32,7 @@ class InvalidField(HamipyError):
 
     def __init__(self, field: str, value: object, fix: str) -> None:
         self.field, self.value, self.fix = field, value, fix
-        shown = repr(value) if len(repr(value)) <= 120 else repr(value)[:117] + "..."
-        super().__init__(f"{field}: {shown}: {fix}")
+        super().__init__(f"{field}: {shown(value)}: {fix}")
 
 
 class InvalidRequest(InvalidField):

@@ -6,6 +6,8 @@ Source of the format: `k8s.io/apimachinery/pkg/api/resource.Quantity` (decimal S
 import re
 from decimal import Context, Decimal
 
+from hamipy.core.errors import shown
+
 _SUFFIX: dict[str, Decimal | int] = {
     "": 1,
     "n": Decimal("1e-9"),
@@ -40,7 +42,7 @@ def parse(text: str | int) -> Decimal:
     """
     match = _QUANTITY.fullmatch(str(text).strip()) if len(str(text)) <= 64 else None
     if match is None:
-        raise ValueError(f"{text!r} is not a Kubernetes quantity such as 3, 500m or 8Gi")
+        raise ValueError(f"{shown(text)} is not a Kubernetes quantity such as 3, 500m or 8Gi")
     number, exponent, suffix = match.groups()
     unit = Decimal(f"1{exponent}") if exponent else Decimal(_SUFFIX[suffix or ""])
     return _EXACT.multiply(Decimal(number), unit)

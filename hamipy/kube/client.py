@@ -5,10 +5,9 @@ API contract: `k8s.io/api` and https://kubernetes.io/docs/reference/using-api/ap
 
 import asyncio
 import logging
-import socket
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import quote, urlencode
@@ -20,9 +19,10 @@ from yarl import URL
 from hamipy.kube.backoff import Backoff
 from hamipy.kube.config import ClusterConfig
 from hamipy.kube.credentials import CHECK_SECONDS, Credentials
-from hamipy.kube.errors import InvalidResponse, TooManyRequests, Unauthorized, Unreachable, api_error
+from hamipy.kube.errors import InvalidResponse, TooManyRequests, Unauthorized, api_error
 from hamipy.kube.ratelimit import Bucket
 from hamipy.kube.streams import ObjectDecoder, Page, T, WatchEvent
+from hamipy.kube.transport import CONNECT_SECONDS, VERBS, open_session, resource_of, translated
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +30,6 @@ JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"  # JSON is YAML; servers since 1.22 know no other name
 
-_CONNECT_SECONDS = 5.0
-_READ_BUFFER = 256 * 1024
 _MAX_EVENT = 64 * 1024 * 1024
 """Longest watch line accepted; etcd holds objects of 1.5 MiB by default."""
 
@@ -72,13 +70,7 @@ class KubeClient:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=256, socket_factory=_socket),
-            auto_decompress=False,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            read_bufsize=_READ_BUFFER,
-            skip_auto_headers=("Accept-Encoding",),
-        )
+        self._session = open_session()
         return self
 
     async def __aexit__(
@@ -147,10 +139,10 @@ class KubeClient:
             await asyncio.sleep(self._bucket.take())
         left = max(0.001, deadline - asyncio.get_running_loop().time())
         if method != "GET":
-            self.writes[f"{_VERBS.get(method, method.lower())} {resource_of(path)}"] += 1
-        limits = aiohttp.ClientTimeout(total=left, sock_connect=_CONNECT_SECONDS)
+            self.writes[f"{VERBS.get(method, method.lower())} {resource_of(path)}"] += 1
+        limits = aiohttp.ClientTimeout(total=left, sock_connect=CONNECT_SECONDS)
         async with self._open(method, path, params, data, content_type, limits) as response:
-            with _translated(method, path):
+            with translated(method, path):
                 answer = await response.read()
             if response.status >= 300:
                 raise api_error(response.status, answer, method, path, response.headers.get("Retry-After"))
@@ -308,7 +300,7 @@ class KubeClient:
         resource_version: str,
         params: Mapping[str, str] | None = None,
         seconds: int = 300,
-        idle_timeout: float = 120.0,
+        idle_timeout: float = 100.0,
     ) -> AsyncGenerator[list[WatchEvent[T]], None]:
         """As `watch`, changes that arrive together as one list; an empty list says that bytes came.
 
@@ -327,16 +319,16 @@ class KubeClient:
             "resourceVersion": resource_version,
             "timeoutSeconds": str(seconds),
         }
-        limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=idle_timeout)
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=idle_timeout)
         async with self._open("GET", path, query, None, JSON, limits) as response:
             if response.status >= 300:
-                with _translated("WATCH", path):
+                with translated("WATCH", path):
                     answer = await response.read()
                 raise api_error(response.status, answer, "WATCH", path, response.headers.get("Retry-After"))
             yield []
             tail: list[bytes] = []
             while True:
-                with _translated("WATCH", path):
+                with translated("WATCH", path):
                     chunk = await response.content.readany()
                 if not chunk:
                     return  # a line cut short is not an event; it comes again when the watch is resumed
@@ -370,7 +362,7 @@ class KubeClient:
         if data is not None:
             headers["Content-Type"] = content_type
         query = f"?{urlencode(params, quote_via=quote)}" if params else ""
-        with _translated(method, path):
+        with translated(method, path):
             response = await self._session.request(
                 method,
                 URL(f"{self.config.server}{path}{query}", encoded=True),
@@ -387,37 +379,3 @@ class KubeClient:
             if (connection := response.connection) is not None and connection.transport is not None:
                 connection.transport.abort()  # not read to its end: TLS need not be closed politely
             response.close()
-
-
-_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-
-
-def resource_of(path: str) -> str:
-    """Resource and subresource of a path: `/api/v1/namespaces/a/pods/b/binding` -> `pods/binding`."""
-    parts = path.strip("/").split("/")
-    parts = parts[2:] if parts[0] == "api" else parts[3:]
-    if len(parts) > 2 and parts[0] == "namespaces":
-        parts = parts[2:]
-    return "/".join(parts[:1] + parts[2:3])
-
-
-@contextmanager
-def _translated(method: str, path: str) -> Iterator[None]:
-    """Turn the transport's errors into ours."""
-    try:
-        yield
-    except aiohttp.ClientConnectorError as error:
-        raise Unreachable(method, path, error, sent=False) from error
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise Unreachable(method, path, error) from error
-
-
-def _socket(address: tuple[Any, ...]) -> socket.socket:
-    """A socket that notices within half a minute that its peer is gone, also while only listening."""
-    family, kind, protocol, _, _ = address
-    made = socket.socket(family, kind, protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 25_000)):
-        if hasattr(socket, option):
-            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-    return made

@@ -1,8 +1,9 @@
 """List and watch one collection, for ever, and hand what is there to a handler.
 
-List in pages, watch from the list's resourceVersion, resume a broken watch where it stopped, list again only when the
-server has forgotten that moment (410) or somebody asks. Waiting has full jitter; a server that ends every watch at
-once is not hammered. Contract: https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
+List in pages, watch from the list's resourceVersion, resume a broken watch where it stopped. List again only when the
+server has forgotten that moment (410), when somebody asks, or when a watch stayed silent for longer than bookmarks
+allow: a server whose etcd was restored from a backup accepts a version from its future and then says nothing. Waiting
+has full jitter; a server that ends every watch at once is not hammered. Contract: https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
 """
 
 import asyncio
@@ -24,7 +25,7 @@ _SHORT_WATCH = 1.0
 """Seconds; a watch that ends sooner did not help, whatever it brought."""
 
 _REFUSED_WATCHES = 3
-"""Refusals in a row after which the resourceVersion itself is suspected (an etcd restored from a backup)."""
+"""Refusals in a row after which the resourceVersion itself is suspected."""
 
 
 class Handler(Protocol[T]):
@@ -56,7 +57,7 @@ class Reflector(Generic[T]):
         page_size: objects a page.
         name: for logs and metrics.
         watch_seconds: about how long one watch lasts.
-        idle_timeout: seconds without a byte after which a watch is given up.
+        idle_timeout: seconds without a byte after which a watch is given up; bookmarks come once a minute.
         backoff: between attempts.
 
     Attributes:
@@ -79,7 +80,7 @@ class Reflector(Generic[T]):
         page_size: int = 500,
         name: str,
         watch_seconds: int = 300,
-        idle_timeout: float = 120.0,
+        idle_timeout: float = 100.0,
         backoff: Backoff | None = None,
     ) -> None:
         self.name = name
@@ -154,7 +155,8 @@ class Reflector(Generic[T]):
             except KubeError as error:
                 self._note(error)
                 refused = refused + 1 if isinstance(error, ApiError) else 0
-                must_list = must_list or refused >= _REFUSED_WATCHES
+                silent = self._established is not None and isinstance(error.__cause__, TimeoutError)
+                must_list = must_list or silent or refused >= _REFUSED_WATCHES
             lasted = self._established is not None and time.monotonic() - self._established >= _SHORT_WATCH
             if lasted:
                 self._backoff.reset()

@@ -25,6 +25,7 @@ class Watcher:
     def __init__(self, store: Store, collection: Collection, namespace: str, test: Test | None) -> None:
         self.store, self.collection, self.namespace, self.test = store, collection, namespace, test
         self.watch = Watch()
+        self.since = 0
         self.ending: Ending | None = None
         self.error: dict[str, Any] | None = None
 
@@ -32,7 +33,7 @@ class Watcher:
         """Begin after `version`; empty or 0: with everything there is.
 
         Raises:
-            Refused: 410 too old, 504 from the future, 400 no version.
+            Refused: 410 too old, 400 no version.
         """
         if version in {"", "0"}:
             entries = self.collection.select(self.namespace, None)
@@ -43,8 +44,7 @@ class Watcher:
             since = int(version)
             if since < self.collection.forgotten:
                 raise Refused(410, f"too old resource version: {since} ({self.store.version})")
-            if since > self.store.version:
-                raise Refused(504, f"Too large resource version: {since}, current: {self.store.version}")
+            self.since = since  # the future is accepted, and silence follows until it has come
             self.watch.pending.extend(c for c in self.collection.log if c.version > since)
         self.collection.watches.add(self.watch)
 
@@ -84,9 +84,12 @@ class Watcher:
             except TimeoutError:
                 if loop.time() >= next_bookmark and not self.watch.pending:
                     next_bookmark = loop.time() + (bookmark_every or 0.0)
-                    yield self._bookmark()
+                    if self.store.version >= self.since:
+                        yield self._bookmark()
 
     def _line(self, change: Change) -> bytes | None:
+        if change.version <= self.since:
+            return None
         was = change.before is not None and matches(change.before, self.namespace, self.test)
         now = change.after is not None and matches(change.after, self.namespace, self.test)
         if now:

@@ -25,6 +25,7 @@ from aiohttp import web
 from hamipy.kube.config import ClusterConfig
 from hamipy.kube.nodedevices import crd_manifest
 from hamipy.testing._faults import Fault, Faults
+from hamipy.testing._lists import Lists
 from hamipy.testing._patches import merge
 from hamipy.testing._paths import CRDS, PODS, Target, parse_path
 from hamipy.testing._refusal import Refused
@@ -35,7 +36,6 @@ from hamipy.testing._watching import Watcher
 
 __all__ = ["Admission", "Fault", "Faults", "InMemoryApiServer", "Refused", "Request"]
 
-_SNAPSHOTS = 64
 _WRITES = {"create", "update", "patch", "delete"}
 
 
@@ -48,12 +48,6 @@ class Request:
     query: Mapping[str, str]
     body: bytes
     token: str
-
-
-@dataclass(slots=True)
-class _Snapshot:
-    entries: list[Entry]
-    version: int
 
 
 class InMemoryApiServer:
@@ -93,8 +87,7 @@ class InMemoryApiServer:
         self.authorize: Callable[[str, str, str], bool] | None = None
         self._verbs = Verbs(log_size=log_size)
         self._tls, self._ca, self._bookmark_every = tls, ca, bookmark_every
-        self._snapshots: dict[int, _Snapshot] = {}
-        self._next_snapshot = 0
+        self._lists = Lists(self._verbs.store)
         self._watchers: dict[Watcher, web.Request] = {}
         self._runner: web.AppRunner | None = None
         self._port = port
@@ -204,7 +197,7 @@ class InMemoryApiServer:
 
     def compact(self) -> None:
         """Forget all history: watches from before now and lists that are under way get 410."""
-        self._snapshots.clear()
+        self._lists.forget()
         for collection in self._verbs.store.collections.values():
             collection.forget(self._verbs.store.version)
 
@@ -278,7 +271,7 @@ class InMemoryApiServer:
         collection = self._verbs.store.collection(target.collection)
         match verb:
             case "list":
-                return _json(self._list(target, query))
+                return _json(self._lists.page(target, query))
             case "get":
                 return _json(collection.encoded(self._verbs.store.get(target.collection, target[1:3])))
             case "create" if target.subresource == "binding":
@@ -298,33 +291,6 @@ class InMemoryApiServer:
                 left = self._verbs.delete(target, load_json(body) if body else {}, query)
                 return _success(200) if left is None else _json(collection.encoded(left))
         raise Refused(405, f"{request.method} is not supported on {request.path}")
-
-    def _list(self, target: Target, query: Mapping[str, str]) -> bytes:
-        """One page, out of a snapshot that the first page takes."""
-        store, collection = self._verbs.store, self._verbs.store.collection(target.collection)
-        limit, token, offset = int(query.get("limit") or 0), query.get("continue", ""), 0
-        if token:
-            number, _, at = token.partition(".")
-            found = self._snapshots.get(int(number)) if number.isdecimal() else None
-            if found is None:
-                raise Refused(410, "The provided continue parameter is too old to display a consistent list result.")
-            snapshot, offset = found, int(at)
-        else:
-            test = parse_selectors(query.get("fieldSelector", ""), query.get("labelSelector", ""))
-            snapshot = _Snapshot(collection.select(target.namespace, test), store.version)
-            number = str(self._next_snapshot)
-        end = offset + limit if limit else len(snapshot.entries)
-        meta: Object = {"resourceVersion": str(snapshot.version)}
-        if end < len(snapshot.entries):
-            if not token:
-                self._snapshots[self._next_snapshot] = snapshot
-                self._next_snapshot += 1
-                while len(self._snapshots) > _SNAPSHOTS:
-                    del self._snapshots[next(iter(self._snapshots))]
-            meta |= {"continue": f"{number}.{end}", "remainingItemCount": len(snapshot.entries) - end}
-        head = {"kind": f"{collection.kind}List", "apiVersion": collection.api_version, "metadata": meta}
-        items = b",".join(map(collection.listed, snapshot.entries[offset:end]))
-        return b'%s,"items":[%s]}' % (msgspec.json.encode(head)[:-1], items)
 
     async def _watch(self, request: web.Request, query: Mapping[str, str], *, close: bool) -> web.StreamResponse:
         target = parse_path(request.path)

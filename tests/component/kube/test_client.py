@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from hamipy.kube.client import KubeClient, resource_of
+from hamipy.kube.client import KubeClient
 from hamipy.kube.config import ClusterConfig
 from hamipy.kube.errors import (
     Conflict,
@@ -20,6 +20,7 @@ from hamipy.kube.errors import (
     Unreachable,
 )
 from hamipy.kube.objects import Node, Pod
+from hamipy.kube.transport import resource_of
 from hamipy.testing.apiserver import InMemoryApiServer
 
 from .conftest import PODS, pod

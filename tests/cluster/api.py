@@ -75,16 +75,23 @@ class Api:
             pair.flush()
             self._tls.load_cert_chain(pair.name)
         self._local = threading.local()
+        self._opened: list[http.client.HTTPSConnection] = []
 
     def _connect(self, timeout: float) -> http.client.HTTPSConnection:
-        return http.client.HTTPSConnection(self._host, self._port, context=self._tls, timeout=timeout)
+        connection = http.client.HTTPSConnection(self._host, self._port, context=self._tls, timeout=timeout)
+        self._opened.append(connection)
+        return connection
 
     def close(self) -> None:
-        """Close this thread's connection."""
-        connection: http.client.HTTPSConnection | None = getattr(self._local, "connection", None)
-        if connection:
-            connection.close()
-            self._local.connection = None
+        """Close the connections of all threads; a later request opens a new one."""
+        self._local = threading.local()
+        while self._opened:
+            self._opened.pop().close()
+
+    def _forget(self, connection: http.client.HTTPSConnection) -> None:
+        connection.close()
+        self._local.connection = None
+        self._opened.remove(connection)
 
     def request(
         self,
@@ -108,7 +115,7 @@ class Api:
                 answer = connection.getresponse()
                 content = answer.read()
             except (OSError, http.client.HTTPException):
-                self.close()
+                self._forget(connection)
                 if kept and method == "GET":
                     continue
                 raise
@@ -172,6 +179,7 @@ class Api:
                 yield json.loads(line)
         finally:
             connection.close()
+            self._opened.remove(connection)
 
     @staticmethod
     def _json(content: bytes) -> JSON:

@@ -22,6 +22,9 @@ _numbers = itertools.count(1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "first: runs before all other cluster tests, on a fresh installation"
+    )
     config.addinivalue_line("markers", "last: runs after all other tests of the cluster, for it takes the cluster down")
 
 
@@ -36,7 +39,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if KEEP:
         config.hook.pytest_deselected(items=last)
     positions = [n for n, i in enumerate(items) if i in ours]
-    ordered = [i for i in ours if i not in last] + last
+    ordered = sorted(ours, key=lambda i: bool(i.get_closest_marker("last")) - bool(i.get_closest_marker("first")))
     for position, item in zip(positions, ordered, strict=True):
         items[position] = item
     if KEEP:
@@ -50,6 +53,7 @@ def bare_cluster() -> Iterator[Cluster]:
         running = Cluster.load()
         assert running, "HAMIPY_CLUSTER=keep, but no cluster runs: `make cluster` starts one"
         yield running
+        running.api.close()
         return
     cluster = Cluster.start(["t4x1", "t4x1"])
     yield cluster

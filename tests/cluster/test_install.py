@@ -1,11 +1,14 @@
 """`helm install` on an empty cluster: what it brings up, and what nodes then offer."""
 
+import pytest
+
 from hamipy.core.quantity import parse_int
 
 from . import chart
 from .cluster import Cluster
 
 GIB = 2**30
+pytestmark = pytest.mark.first
 
 
 def test_all_pods_of_the_chart_are_ready_and_none_has_restarted(cluster: Cluster) -> None:

@@ -11,7 +11,7 @@ from .daemons import wait_until
 from .images import BUSYBOX
 
 LIMITS = "/run/hamipy/limits.json"
-_SAY = f'cat {LIMITS} 2>/dev/null || echo null; echo "${{HAMIPY_DEVICES-none}}"'
+_SAY = f'echo "$(cat {LIMITS} 2>/dev/null || echo null)"; echo "${{HAMIPY_DEVICES-none}}"'
 _WAIT = "trap 'exit 0' TERM INT; while :; do sleep 3600 & wait $!; done"
 
 

@@ -7,6 +7,7 @@ is worse than none: kube-scheduler's Lease passes on. Told to stop, it answers w
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -299,4 +300,4 @@ def _listen(flag: str, host: str, port: int) -> socket.socket:
             return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=2048)
         return socket.create_server((host, port), backlog=2048)
     except OSError as error:
-        raise ServiceFailed(f"{flag}: {port}: cannot listen: {error.strerror}") from error
+        raise ServiceFailed(f"{flag}: {port}: cannot listen: {os.strerror(error.errno or 0)}") from error

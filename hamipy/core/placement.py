@@ -248,9 +248,8 @@ class Placement:
         for limit in reversed(_PER_CONTAINER):
             for check in checks:
                 codes[~check.enough[limit]] = _CODE[limit]
-        for column in np.flatnonzero(~ledger.is_open):
-            name = ledger.names[column] if column < ledger.width else ""
-            entry = ledger.nodes.get(name)
+        for column in np.flatnonzero(~ledger.is_open[: ledger.width]):
+            entry = ledger.nodes.get(ledger.names[column])
             codes[column] = _CODE[(entry.closed_by if entry else None) or Limit.NODE]
         return codes
 

@@ -297,7 +297,8 @@ def _listen(flag: str, host: str, port: int) -> socket.socket:
     """A listening socket; all addresses, IPv6 too where there is IPv6, when `host` is empty."""
     try:
         if not host and socket.has_dualstack_ipv6():
-            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=2048)
+            with contextlib.suppress(OSError):  # IPv6 can be compiled in and switched off; IPv4 says what is wrong
+                return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=2048)
         return socket.create_server((host, port), backlog=2048)
     except OSError as error:
         raise ServiceFailed(f"{flag}: {port}: cannot listen: {os.strerror(error.errno or 0)}") from error

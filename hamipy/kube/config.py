@@ -20,6 +20,8 @@ from hamipy.kube.errors import ConfigError
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod finds its token, CA and namespace."""
 
+_EXEC_API = "client.authentication.k8s.io/v1"
+
 
 class ExecPlugin(Struct, frozen=True):
     """A credential plugin of a kubeconfig (`client.authentication.k8s.io`), run when credentials are needed.
@@ -30,7 +32,7 @@ class ExecPlugin(Struct, frozen=True):
     command: str
     args: tuple[str, ...] = ()
     env: dict[str, str] = {}
-    api_version: str = "client.authentication.k8s.io/v1"
+    api_version: str = _EXEC_API
     install_hint: str = ""
     cluster: dict[str, Any] | None = None
 
@@ -212,7 +214,7 @@ def _exec(base: Path, entry: Any, cluster: dict[str, Any]) -> ExecPlugin:
         command=command,
         args=tuple(str(a) for a in entry.get("args") or ()),
         env={str(e["name"]): str(e["value"]) for e in entry.get("env") or ()},
-        api_version=str(entry.get("apiVersion", ExecPlugin.__struct_defaults__[2])),
+        api_version=str(entry.get("apiVersion") or _EXEC_API),
         install_hint=str(entry.get("installHint") or ""),
         cluster=told if entry.get("provideClusterInfo") else None,
     )

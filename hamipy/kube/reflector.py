@@ -138,7 +138,7 @@ class Reflector(Generic[T]):
     async def _run(self) -> None:
         refused, must_list = 0, True
         while True:
-            ended_well = False
+            ended_well, asked = False, 0.0
             self._established = None
             try:
                 if must_list or self._wanted.is_set():
@@ -154,6 +154,7 @@ class Reflector(Generic[T]):
                 self._note(error)
             except KubeError as error:
                 self._note(error)
+                asked = (error.retry_after or 0.0) if isinstance(error, ApiError) else 0.0
                 refused = refused + 1 if isinstance(error, ApiError) else 0
                 silent = self._established is not None and isinstance(error.__cause__, TimeoutError)
                 must_list = must_list or silent or refused >= _REFUSED_WATCHES
@@ -161,7 +162,7 @@ class Reflector(Generic[T]):
             if lasted:
                 self._backoff.reset()
             if not (lasted and ended_well):
-                await self._unless_relist_wanted(asyncio.sleep(self._backoff.next()))
+                await self._unless_relist_wanted(asyncio.sleep(asked + self._backoff.next()))
 
     async def _list(self) -> None:
         self._wanted.clear()

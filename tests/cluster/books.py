@@ -2,6 +2,9 @@
 
 import base64
 import json
+import subprocess
+import sys
+import urllib.request
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +15,11 @@ from hamipy.node._generated import deviceplugin_v1beta1_pb2 as dp
 from hamipy.node._generated import podresources_v1_pb2 as pr
 from hamipy.node._generated.podresources_v1_pb2_grpc import PodResourcesListerStub
 
+from . import chart
 from .api import JSON
+from .cluster import Cluster
 from .node import Node
+from .workloads import Space
 
 ALLOCATION = "hamipy.io/allocation"
 RESOURCE = "hamipy.io/device"
@@ -73,3 +79,79 @@ def allocation(pod: JSON) -> dict[str, list[JSON]]:
     """Shares per container from a pod's annotation; empty without one."""
     text = pod["metadata"].get("annotations", {}).get(ALLOCATION)
     return dict(json.loads(text)["containers"]) if text else {}
+
+
+def ledgers(cluster: Cluster) -> dict[str, JSON]:
+    """What we ourselves say is allocated: `hamipy inspect -o json`, and each scheduler's own ledger in memory."""
+    command = [
+        sys.executable,
+        "-m",
+        "hamipy.cli.main",
+        "inspect",
+        "-o",
+        "json",
+        "--kubeconfig",
+        str(cluster.kubeconfig),
+    ]
+    found = {"hamipy inspect": json.loads(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)}
+    for pod in cluster.api.list("pods", chart.NAMESPACE, labelSelector="app.kubernetes.io/component=scheduler"):
+        if pod["status"].get("podIP"):
+            with urllib.request.urlopen(f"http://{pod['status']['podIP']}:9464/inspect", timeout=10) as answer:
+                found[pod["metadata"]["name"]] = json.loads(answer.read())
+    return found
+
+
+def ledger_shares(ledger: JSON, uid: str) -> dict[str, list[JSON]]:
+    """Shares per container of one pod in a ledger."""
+    found: dict[str, list[JSON]] = {}
+    for node in ledger["nodes"]:
+        for device in node["devices"]:
+            for pod in device["pods"]:
+                if pod["uid"] == uid:
+                    for name, share in pod["containers"].items():
+                        found.setdefault(name, []).append(share)
+    return found
+
+
+def seen(share: JSON) -> JSON:
+    """How a share of the annotation must look in a container's limits file."""
+    return {"id": share["device"], "memory": share["memory"], "cores": share["cores"], "partition": None}
+
+
+def disagreements(space: Space, pod: JSON) -> list[str]:
+    """Where the annotation, the kubelet's books, the containers and the ledgers differ about a running pod."""
+    name, uid, node = pod["metadata"]["name"], pod["metadata"]["uid"], space.cluster.nodes[pod["spec"]["nodeName"]]
+    decided = allocation(pod)
+    inits = [c["name"] for c in pod["spec"].get("initContainers", []) if c.get("restartPolicy") != "Always"]
+    wrong = []
+
+    def compare(what: str, got: object, wanted: object) -> None:
+        if got != wanted:
+            wrong.append(f"{name}: {what} has {got}, the annotation {wanted}")
+
+    for container, shares in decided.items():
+        limits, devices = space.given(name, container)
+        if container not in inits:
+            compare(f"{container} now", space.sees(name, container), (limits, devices))
+        compare(f"{container}'s devices", devices, [s["device"] for s in shares])
+        expected = {"pod": f"{space.name}/{name}", "container": container, "devices": [seen(s) for s in shares]}
+        compare(f"{container}'s limits", limits, expected)
+    listed = {h.container: h.devices for h in podresources(node) if h.pod == f"{space.name}/{name}"}
+    noted = {h.container: h.devices for h in checkpoint(node) if h.pod == uid}
+    planned = {c: Counter(s["device"] for s in shares) for c, shares in decided.items()}
+    compare("podresources", listed, {c: devices for c, devices in noted.items() if c not in inits})
+    if any(c in inits for c in decided):
+        # whom the kubelet gives the ids of a finished init container is its own choice; that they are the pod's is not
+        sizes = ({c: held.total() for c, held in book.items()} for book in (noted, planned))
+        compare("the kubelet's checkpoint", *sizes)
+        compare("the kubelet's checkpoint", *({d for held in book.values() for d in held} for book in (noted, planned)))
+    else:
+        compare("the kubelet's checkpoint", noted, planned)
+    for whose, ledger in ledgers(space.cluster).items():
+        shares_of = ledger_shares(ledger, uid)
+        compare(
+            f"the ledger of {whose}",
+            {c: sorted(map(str, s)) for c, s in shares_of.items()},
+            {c: sorted(map(str, s)) for c, s in decided.items()},
+        )
+    return wrong

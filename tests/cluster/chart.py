@@ -4,17 +4,20 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
+
+from hamipy.core.quantity import parse_int
 
 from .api import JSON
 from .binaries import cache
 from .cluster import Cluster
+from .daemons import wait_until
 from .errors import HarnessError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CHART = REPOSITORY / "charts" / "hamipy"
 NAMESPACE, RELEASE = "hamipy-system", "hamipy"
+_NOISE = ("Caches populated", "Caches are synced", "Waiting for caches", "tlsconfig.go", "Starting controller")
 IMAGE = "local/hamipy:dev"
 
 
@@ -71,7 +74,7 @@ def apply(cluster: Cluster, verb: str = "upgrade", more: JSON | None = None) -> 
     try:
         cluster.helm(*arguments, given=json.dumps(_merged(values(), more or {})), timeout=180)
     except HarnessError as e:
-        raise HarnessError(f"{e}\n{report(cluster)}") from e
+        raise HarnessError(f"{e}\n{report(cluster)}") from None
 
 
 def uninstall(cluster: Cluster) -> None:
@@ -84,7 +87,7 @@ def _merged(base: JSON, over: JSON) -> JSON:
     return base | over | both
 
 
-def report(cluster: Cluster, lines: int = 60) -> str:
+def report(cluster: Cluster, lines: int = 25) -> str:
     """Pods, events and the ends of the logs of the chart, for a failed test."""
     said = [cluster.kubectl("-n", NAMESPACE, "get", "pods", "-o", "wide", check=False)]
     for pod in cluster.api.list("pods", NAMESPACE):
@@ -97,22 +100,38 @@ def report(cluster: Cluster, lines: int = 60) -> str:
             said.append(f"--- {name} {status['name']}\n{cluster.kubectl(*log, check=False)}")
             if status["restartCount"]:
                 said.append(f"--- before its last restart\n{cluster.kubectl(*log, '--previous', check=False)}")
-    return "\n".join(said)
+    lines_ = (line[:240] for text in said for line in text.splitlines())
+    return "\n".join(line for line in lines_ if not any(n in line for n in _NOISE))
 
 
-def wait_devices(cluster: Cluster, timeout: float = 30) -> None:
-    """Wait until every node offers its devices: the kubelet's resource and our published names.
+def wait_devices(cluster: Cluster, counts: dict[str, int] | None = None, timeout: float = 40) -> None:
+    """Wait until nodes offer their devices everywhere: in NodeDevices, the kubelet's resource, our published names.
+
+    Args:
+        cluster: with the chart installed.
+        counts: devices each of these nodes is to have; default: all nodes, any number.
+        timeout: seconds.
 
     Raises:
-        HarnessError: a node does not within `timeout` seconds.
+        HarnessError: a node does not in time; with the chart's pods and logs.
     """
-    end = time.monotonic() + timeout
-    while True:
-        nodes = {n["metadata"]["name"]: n["status"].get("allocatable", {}) for n in cluster.api.list("nodes")}
-        wanted = ("hamipy.io/device", "hamipy.io/memory", "hamipy.io/cores")
-        lacking = [n for n in cluster.nodes if any(nodes.get(n, {}).get(w, "0") == "0" for w in wanted)]
-        if not lacking:
-            return
-        if time.monotonic() > end:
-            raise HarnessError(f"nodes {lacking} do not offer devices: {nodes}\n{report(cluster)}")
-        time.sleep(0.2)
+
+    def lacking() -> list[str]:
+        said = []
+        for name in counts or cluster.nodes:
+            node, inventory = cluster.api.get("nodes", None, name), cluster.api.find("nodedevices", None, name)
+            devices = (inventory or {}).get("spec", {}).get("devices", [])
+            amounts = {k: parse_int(v) for k, v in node["status"].get("allocatable", {}).items() if "hamipy.io/" in k}
+            wanted = {
+                "hamipy.io/device": sum(d["slots"] for d in devices),
+                "hamipy.io/memory": sum(d["memory"] for d in devices),
+                "hamipy.io/cores": sum(d.get("cores", 100) for d in devices),
+            }
+            if not devices or (counts and len(devices) != counts[name]) or wanted.items() - amounts.items():
+                said.append(f"{name}: {len(devices)} devices, wanted {wanted}, offers {amounts}")
+        return said
+
+    try:
+        wait_until(lambda: not lacking(), timeout, lambda: f"devices ({lacking()})", 0.2)
+    except HarnessError as e:
+        raise HarnessError(f"{e}\n{report(cluster)}") from None

@@ -129,9 +129,7 @@ class Cluster:
         for profile in profiles:
             index = next(free)
             node = Node(f"w{index - 1}", index, self.work, self.plane, self.binaries)
-            state = node.fs("/var/lib/hamipy")
-            state.mkdir(parents=True, exist_ok=True)
-            (state / "mock-profile").write_text(profile + "\n")
+            node.profile = profile
             self.nodes[node.name] = node
             added.append(node)
         self._save()

@@ -22,9 +22,7 @@ _numbers = itertools.count(1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers", "first: runs before all other cluster tests, on a fresh installation"
-    )
+    config.addinivalue_line("markers", "first: runs before all other cluster tests, on a fresh installation")
     config.addinivalue_line("markers", "last: runs after all other tests of the cluster, for it takes the cluster down")
 
 
@@ -86,6 +84,17 @@ def space(cluster: Cluster) -> Iterator[Space]:
 def bare_space(bare_cluster: Cluster) -> Iterator[Space]:
     """The same without the chart."""
     yield from _space(bare_cluster)
+
+
+@pytest.fixture
+def big_node(cluster: Cluster) -> Iterator[str]:
+    """Name of a node that has eight 80 GiB cards for the time of the test; ask for it before `space`."""
+    node = list(cluster.nodes.values())[-1]
+    node.profile = "a100x8"
+    chart.wait_devices(cluster, {node.name: 8})
+    yield node.name
+    node.profile = "t4x1"
+    chart.wait_devices(cluster, {node.name: 1})
 
 
 @pytest.hookimpl(wrapper=True)

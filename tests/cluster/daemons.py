@@ -131,7 +131,7 @@ class Daemon:
             return f"(no log {self.log})"
         with self.log.open("rb") as log:
             log.seek(max(0, self.log.stat().st_size - 400 * lines))
-            return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
+            return "\n".join(line[:240] for line in log.read().decode(errors="replace").splitlines()[-lines:])
 
 
 def gone(proc: Path, pid: int) -> bool:

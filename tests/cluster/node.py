@@ -75,6 +75,18 @@ class Node:
         return Path(f"{self.directory}/fs{os.path.realpath(path)}")
 
     @property
+    def profile(self) -> str:
+        """Mock profile of its devices; a running daemon picks up a change."""
+        return (self.fs("/var/lib/hamipy") / "mock-profile").read_text().strip()
+
+    @profile.setter
+    def profile(self, name: str) -> None:
+        state = self.fs("/var/lib/hamipy")
+        state.mkdir(parents=True, exist_ok=True)
+        (state / "mock-profile.new").write_text(name + "\n")
+        (state / "mock-profile.new").rename(state / "mock-profile")
+
+    @property
     def running(self) -> bool:
         """True while its first process lives."""
         with contextlib.suppress(FileNotFoundError, ProcessLookupError, ValueError):

@@ -113,6 +113,11 @@ class Binder:
         """Binds under way."""
         return len(self._running)
 
+    @property
+    def unconfirmed(self) -> int:
+        """Pods whose Binding succeeded and which the watch has not shown yet."""
+        return len(self._unconfirmed)
+
     # -- /bind -------------------------------------------------------------------------------------------------------
 
     async def bind(self, args: BindingArgs) -> str:
@@ -329,8 +334,14 @@ class Binder:
 
     async def close(self) -> None:
         """Wait for binds under way: a Binding that was sent deserves its answer."""
-        tasks = [task for _, task in self._running.values()]
+        tasks = {task for _, task in self._running.values()}
         if tasks:
             await asyncio.wait(tasks, timeout=self._leadership.bind_deadline)
-        for _, task in self._unconfirmed.values():
+        tasks |= {task for _, task in self._unconfirmed.values()}
+        if self._relist is not None:
+            tasks.add(self._relist[1])
+        left = {task for task in tasks if not task.done()}
+        for task in left:
             task.cancel()
+        if left:
+            await asyncio.wait(left)

@@ -19,6 +19,7 @@ from hamipy.kube.objects import Node, ObjectReference, Pod
 from hamipy.kube.reflector import Reflector
 from hamipy.node.metrics import Metrics
 from hamipy.node.pods import PodRecord, PodView, kinds_of, read_allocation
+from hamipy.node.waiting import happened
 
 logger = logging.getLogger(__name__)
 
@@ -200,10 +201,7 @@ class Api:
                 self._metrics.count("inventory_failures")
                 logger.warning("the inventory cannot be published: %s", error)
                 pause = backoff.next()
-            try:
-                await asyncio.wait_for(self._kicked.wait(), pause)
-            except TimeoutError:
-                continue
+            await happened(self._kicked, pause)
 
     async def _once(self) -> float | None:
         """Write if there is something to write; seconds after which to look again, None for not before a change."""

@@ -5,7 +5,6 @@ while nobody has registered it fails pods for good; the API server can.
 """
 
 import asyncio
-import contextlib
 import logging
 import signal
 import time
@@ -35,6 +34,7 @@ from hamipy.node.registration import Registrar
 from hamipy.node.settings import NodeSettings
 from hamipy.node.starter import Starter
 from hamipy.node.steering import Steering
+from hamipy.node.waiting import happened
 
 if TYPE_CHECKING:
     from hamipy.kube.client import KubeClient
@@ -126,8 +126,7 @@ class Daemon:
         tasks = [asyncio.create_task(self.discovery.run(), name="discovery")]
         try:
             if not self.discovery.cached:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self.discovery.complete.wait(), _FIRST_ANSWER)
+                await happened(self.discovery.complete, _FIRST_ANSWER)
             self.refresh_table()
             tasks.append(asyncio.create_task(self.registrar.run(), name="registration"))
             if settings.health_port >= 0:
@@ -151,6 +150,8 @@ class Daemon:
             await asyncio.gather(*tasks, return_exceptions=True)
             await self.endpoint.close()
             await self.health.close()
+            for worker in self.discovery.workers.values():
+                worker.close()
 
     def inventory(self) -> Inventory:
         """What is to be published now."""
@@ -197,10 +198,7 @@ class Daemon:
             self.refresh_table()
 
     async def _refresh(self) -> bool:
-        try:
-            await asyncio.wait_for(self._api_ready.wait(), 5.0)
-        except TimeoutError:
-            return False
+        await happened(self._api_ready, 5.0)
         return self._api is not None and await self._api.refresh()
 
     def _report(self, pod: PodRecord, message: str) -> None:
@@ -212,9 +210,7 @@ class Daemon:
 
     async def _with_api(self) -> None:
         """Everything that needs the API server; loaded after the registration has had its chance."""
-        try:
-            await asyncio.wait_for(self.registrar.registered.wait(), 0.5)
-        except TimeoutError:
+        if not await happened(self.registrar.registered, 0.5):
             logger.info("not registered yet, the kubelet is away")
         config, client_type, api_type = await asyncio.to_thread(_load_kube, self.settings.kubeconfig)
         async with client_type(config, user_agent="hamipy-node") as client:

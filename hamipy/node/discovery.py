@@ -16,6 +16,7 @@ from hamipy.core.model import Device, Inventory, Model, Nic
 from hamipy.core.vendor import Discovered, Vendor
 from hamipy.node.files import write_atomically
 from hamipy.node.metrics import Metrics
+from hamipy.node.waiting import happened
 from hamipy.node.workers import Worker
 
 logger = logging.getLogger(__name__)
@@ -82,6 +83,7 @@ class Discovery:
         async with asyncio.TaskGroup() as group:
             for vendor in self.vendors.values():
                 group.create_task(self._tend(vendor))
+            await asyncio.Event().wait()  # without vendors there is nothing to do, and still no end
 
     async def _tend(self, vendor: Vendor) -> None:
         event = asyncio.Event()
@@ -102,9 +104,7 @@ class Discovery:
                     stop = self.workers[vendor.name].watch(vendor.watch, event.set, ended)
                 await self._ask(vendor)
                 quiet = watching and vendor.name not in self._failures
-                try:
-                    await asyncio.wait_for(event.wait(), None if quiet else self._interval)
-                except TimeoutError:
+                if not await happened(event, None if quiet else self._interval):
                     continue
                 if not watching:
                     await asyncio.sleep(min(1.0, self._interval))  # a watch that ends at once must not spin

@@ -33,7 +33,8 @@ class HealthServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _LIMIT)
+            async with asyncio.timeout(_LIMIT):
+                head = await reader.readuntil(b"\r\n\r\n")
             status, text = self._answer(head)
             body = text.encode()
             writer.write(
@@ -41,7 +42,8 @@ class HealthServer:
                 f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
                 + body
             )
-            await asyncio.wait_for(writer.drain(), _LIMIT)
+            async with asyncio.timeout(_LIMIT):
+                await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             logger.debug("health client went away: %s", error)
         finally:

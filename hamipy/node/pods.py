@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from hamipy.core.codec import decode_allocation
 from hamipy.core.errors import HamipyError
 from hamipy.core.model import Allocation, ContainerKind
+from hamipy.node.waiting import happened
 
 _GONE_AFTER = 30.0
 """Seconds after which a pod that the API server does not know is gone: the kubelet may see a pod before we do."""
@@ -116,11 +117,7 @@ class PodView:
 
     async def changed(self, limit: float) -> bool:
         """Wait for the next change, at most `limit` seconds; whether there was one."""
-        try:
-            await asyncio.wait_for(self._changed.wait(), limit)
-        except TimeoutError:
-            return False
-        return True
+        return await happened(self._changed, limit)
 
     def _put(self, pod: PodRecord) -> None:
         known = self._pods.get(pod.uid)

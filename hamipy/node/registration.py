@@ -20,6 +20,7 @@ from hamipy.node._generated.deviceplugin_v1beta1_pb2_grpc import RegistrationStu
 from hamipy.node.files import DirectoryWatch
 from hamipy.node.metrics import Metrics
 from hamipy.node.plugin import OPTIONS, SOCKET, Endpoint, Streams
+from hamipy.node.waiting import happened
 
 logger = logging.getLogger(__name__)
 
@@ -74,10 +75,7 @@ class Registrar:
             while True:
                 self._event.clear()
                 pause = await self._look(_POLL if watch is not None else _POLL_UNWATCHED)
-                try:
-                    await asyncio.wait_for(self._event.wait(), pause)
-                except TimeoutError:
-                    continue
+                await happened(self._event, pause)
         finally:
             if watch is not None:
                 asyncio.get_running_loop().remove_reader(watch.descriptor)

@@ -24,7 +24,7 @@ class Worker:
 
     def __init__(self, vendor: str) -> None:
         self.vendor = vendor
-        self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._hung: asyncio.Future[Any] | None = None
 
@@ -47,17 +47,22 @@ class Worker:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
         self._jobs.put((function, loop, answer))
-        try:
-            return await asyncio.wait_for(asyncio.shield(answer), limit)
-        except TimeoutError:
+        done, _ = await asyncio.wait([answer], timeout=limit)
+        if not done:
             self._hung = answer
-            raise VendorError(self.vendor, f"{role} took longer than {limit:g} s") from None
+            raise VendorError(self.vendor, f"{role} took longer than {limit:g} s")
+        try:
+            return answer.result()
         except Exception as error:
             raise VendorError(self.vendor, f"{role} failed: {type(error).__name__}: {error}") from error
 
+    def close(self) -> None:
+        """Let the thread end once it has nothing to do."""
+        self._jobs.put(None)
+
     def _run(self) -> None:
-        while True:
-            function, loop, answer = self._jobs.get()
+        while (job := self._jobs.get()) is not None:
+            function, loop, answer = job
             result: Any = None
             failure: BaseException | None = None
             try:

@@ -252,7 +252,8 @@ class FakeKubelet:
         self._channels.append(channel)
         stub = dp_grpc.DevicePluginStub(channel)  # type: ignore[no-untyped-call]
         try:
-            await asyncio.wait_for(channel.channel_ready(), 10.0)
+            async with asyncio.timeout(10.0):
+                await channel.channel_ready()
             options = await stub.GetDevicePluginOptions(dp.Empty(), timeout=10.0)
         except (TimeoutError, grpc.aio.AioRpcError) as error:
             await context.abort(grpc.StatusCode.UNKNOWN, f"failed to dial device plugin {request.endpoint}: {error}")
@@ -339,6 +340,10 @@ class FakeKubelet:
             answer = await plugin.stub.Allocate(request)
         except grpc.aio.AioRpcError as error:
             raise UnexpectedAdmissionError(f"Allocate failed due to {error.details()}, which is unexpected") from error
+        except asyncio.CancelledError as error:
+            if not plugin.stopped:
+                raise
+            raise UnexpectedAdmissionError(f"endpoint of {self._resource} has been stopped") from error
         held = Held(frozenset(chosen), answer.container_responses[0])
         self._books.held.setdefault(pod.uid, {})[container.name] = held
         self._books.write(self.healthy, self._shuffled)
@@ -369,6 +374,10 @@ class FakeKubelet:
         except grpc.aio.AioRpcError as error:
             text = f"device plugin PreStartContainer rpc failed with err: {error.code().name}: {error.details()}"
             raise CreateContainerError(text) from error
+        except asyncio.CancelledError as error:
+            if not plugin.stopped:
+                raise
+            raise CreateContainerError(f"endpoint of {self._resource} has been stopped") from error
 
     def _shuffled(self, ids: Iterable[str]) -> list[str]:
         ordered = sorted(ids)

@@ -1,4 +1,4 @@
-"""Everything at once, at random: whatever happens, no share is given out twice, nothing leaks, a restart changes nothing."""
+"""Everything at once, at random: no share is given out twice, nothing leaks, a restart changes nothing."""
 
 import asyncio
 import random

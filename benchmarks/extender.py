@@ -6,22 +6,19 @@ this process; requests go one after the other over one connection, as kube-sched
 
 import argparse
 import asyncio
-import contextlib
 import http.client
 import json
 import os
 import signal
 import socket
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from benchmarks import objects
+from benchmarks.processes import free_port, kubeconfig, wait_ready
 from benchmarks.report import milliseconds, parser, rss_mb, show
 from hamipy.testing.apiserver import InMemoryApiServer
 
@@ -35,12 +32,6 @@ REACH = {
         "rss_mb": "<= 300",
     },
 }
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 class _Connection:
@@ -87,17 +78,17 @@ async def _run(options: argparse.Namespace) -> dict[str, Any]:
         api.preload("/api/v1/nodes", objects.nodes(options.nodes, options.devices))
         api.preload("/apis/hamipy.io/v1alpha1/nodedevices", objects.inventories(options.nodes, options.devices))
         api.preload("/api/v1/pods", objects.bound_pods(options.pods, options.nodes, options.devices))
-        extender, metrics = _free_port(), _free_port()
-        with _kubeconfig(api.url) as kubeconfig:
+        extender, metrics = free_port(), free_port()
+        with kubeconfig(api.url) as config:
             began = time.perf_counter()
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "hamipy", "--log-level", "warning", "scheduler", "--no-leadership"),
-                *("--kubeconfig", str(kubeconfig), "--extender-port", str(extender)),
-                *("--webhook-port", str(_free_port()), "--metrics-port", str(metrics)),
+                *("--kubeconfig", str(config), "--extender-port", str(extender)),
+                *("--webhook-port", str(free_port()), "--metrics-port", str(metrics)),
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
             try:
-                await asyncio.to_thread(_wait_ready, metrics, process.pid)
+                await asyncio.to_thread(wait_ready, metrics, process.pid)
                 ready = time.perf_counter() - began
                 names = [objects.node_name(i) for i in range(options.nodes)]
                 figures = await asyncio.to_thread(_measure, extender, names, options.requests)
@@ -106,36 +97,6 @@ async def _run(options: argparse.Namespace) -> dict[str, Any]:
                 if process.returncode is None:
                     process.send_signal(signal.SIGTERM)
                 await process.wait()
-
-
-def _wait_ready(port: int, pid: int, limit: float = 60.0) -> None:
-    deadline = time.monotonic() + limit
-    while time.monotonic() < deadline and Path(f"/proc/{pid}").exists():
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-        try:
-            connection.request("GET", "/readyz/extender")
-            if connection.getresponse().status == 200:
-                return
-        except OSError:
-            pass  # it has not opened its port yet
-        finally:
-            connection.close()
-        time.sleep(0.02)
-    raise SystemExit(f"the scheduler is not ready after {limit:.0f} s")
-
-
-@contextlib.contextmanager
-def _kubeconfig(url: str) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory, "kubeconfig")
-        document = {
-            "clusters": [{"name": "c", "cluster": {"server": url}}],
-            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-            "users": [{"name": "u", "user": {"token": "t"}}],
-            "current-context": "x",
-        }
-        path.write_text(json.dumps(document))
-        yield path
 
 
 def main() -> None:

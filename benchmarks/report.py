@@ -35,6 +35,11 @@ def rss_mb(pid: int) -> float:
     return round(pages * os.sysconf("SC_PAGE_SIZE") / 1e6, 1)
 
 
+def loaded() -> float:
+    """Load average of the last minute: figures of a busy machine say so."""
+    return round(os.getloadavg()[0], 1)
+
+
 def show(output: str, title: str, figures: dict[str, Any], reach: dict[str, str]) -> None:
     """Print the figures.
 

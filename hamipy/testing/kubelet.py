@@ -12,9 +12,11 @@ containers' ids go on to later containers, and podresources does not list plain 
 """
 
 import asyncio
+import contextlib
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -73,6 +75,7 @@ class FakeKubelet:
         pods: admitted pods that have not finished, by uid.
         registrations: how many were accepted.
         calls: (method, ids) of every call to the plugin, in order.
+        seconds: how long each answered call took, by method.
         heeds_preferences: set False for a kubelet that picks other ids than the plugin would like.
     """
 
@@ -84,6 +87,7 @@ class FakeKubelet:
         self.pods: dict[str, KubeletPod] = {}
         self.registrations = 0
         self.calls: list[tuple[str, tuple[str, ...]]] = []
+        self.seconds: defaultdict[str, list[float]] = defaultdict(list)
         self.heeds_preferences = True
         self._running: set[tuple[str, str]] = set()
         self._plugin: _Plugin | None = None
@@ -337,7 +341,8 @@ class FakeKubelet:
                 chosen += [*wished, *rest][:needed]
             self.calls.append(("Allocate", tuple(chosen)))
             request = dp.AllocateRequest(container_requests=[dp.ContainerAllocateRequest(devices_ids=chosen)])
-            answer = await plugin.stub.Allocate(request)
+            with self._timed("Allocate"):
+                answer = await plugin.stub.Allocate(request)
         except grpc.aio.AioRpcError as error:
             raise UnexpectedAdmissionError(f"Allocate failed due to {error.details()}, which is unexpected") from error
         except asyncio.CancelledError as error:
@@ -354,7 +359,10 @@ class FakeKubelet:
         request = dp.ContainerPreferredAllocationRequest(
             available_deviceIDs=offered, must_include_deviceIDs=must, allocation_size=size
         )
-        answer = await plugin.stub.GetPreferredAllocation(dp.PreferredAllocationRequest(container_requests=[request]))
+        with self._timed("GetPreferredAllocation"):
+            answer = await plugin.stub.GetPreferredAllocation(
+                dp.PreferredAllocationRequest(container_requests=[request])
+            )
         wished = tuple(answer.container_responses[0].deviceIDs) if answer.container_responses else ()
         self.calls.append(("GetPreferredAllocation", wished))
         return list(wished) if self.heeds_preferences else []
@@ -370,7 +378,8 @@ class FakeKubelet:
         ids = self._shuffled(held.ids)
         self.calls.append(("PreStartContainer", tuple(ids)))
         try:
-            await plugin.stub.PreStartContainer(dp.PreStartContainerRequest(devices_ids=ids), timeout=30.0)
+            with self._timed("PreStartContainer"):
+                await plugin.stub.PreStartContainer(dp.PreStartContainerRequest(devices_ids=ids), timeout=30.0)
         except grpc.aio.AioRpcError as error:
             text = f"device plugin PreStartContainer rpc failed with err: {error.code().name}: {error.details()}"
             raise CreateContainerError(text) from error
@@ -378,6 +387,12 @@ class FakeKubelet:
             if not plugin.stopped:
                 raise
             raise CreateContainerError(f"endpoint of {self._resource} has been stopped") from error
+
+    @contextlib.contextmanager
+    def _timed(self, method: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.seconds[method].append(time.perf_counter() - began)
 
     def _shuffled(self, ids: Iterable[str]) -> list[str]:
         ordered = sorted(ids)

@@ -17,7 +17,7 @@ from msgspec import Struct
 from hamipy.core.errors import InvalidInventory, UnknownVersion
 from hamipy.core.family import Families
 from hamipy.core.ledger import Ledger
-from hamipy.core.model import Inventory
+from hamipy.core.model import Device, Inventory
 from hamipy.core.names import KUBELET_RESOURCE, SCHEDULER_NAME
 from hamipy.core.placement import Placement
 from hamipy.core.policies import DEFAULT_POLICY
@@ -216,8 +216,7 @@ class ClusterState:
             self._ours(status.allocatable),
             node.spec.unschedulable,
         )
-        offered = self.nodes[name].allocatable.get(KUBELET_RESOURCE, "0")
-        self.ledger.set_node(name, kubelet_resource=_positive(offered), schedulable=not node.spec.unschedulable)
+        self._admit(name)
         self.touch(name)
 
     def lose_node(self, name: str) -> None:
@@ -241,6 +240,7 @@ class ClusterState:
         if self.inventories.get(name) != inventory:
             self.inventories[name] = inventory
             self.ledger.set_inventory(inventory)
+            self._admit(name)
             self.touch(name)
 
     def lose_inventory(self, name: str) -> None:
@@ -249,6 +249,26 @@ class ClusterState:
         self.inventories.pop(name, None)
         self.ledger.remove_inventory(name)
         self.touch(name)
+
+    def _admit(self, name: str) -> None:
+        """Tell the ledger whether the node's kubelet would admit what we bind there.
+
+        It needs ids of its own resource, and it holds pods to the published names: while one of them is smaller than
+        the node's devices (a device was added, the kubelet has wiped them), a pod that fits would be failed for good.
+        """
+        view = self.nodes.get(name)
+        if view is None:
+            return
+        inventory = self.inventories.get(name)
+        needed = self._capacities(inventory.devices) if inventory is not None else {}
+        offered = view.allocatable
+        admits = _at_least(offered.get(KUBELET_RESOURCE, "0"), 1) and all(
+            _at_least(offered[resource], amount) for resource, amount in needed.items() if resource in offered
+        )
+        self.ledger.set_node(name, kubelet_resource=admits, schedulable=not view.unschedulable)
+
+    def _capacities(self, devices: tuple[Device, ...]) -> dict[str, int]:
+        return {name: amount for family in self.families.all for name, amount in family.capacity(devices).items()}
 
     def _ours(self, quantities: dict[str, str]) -> dict[str, str]:
         return {intern(k): v for k, v in quantities.items() if self.families.ours(k)}
@@ -320,8 +340,8 @@ class _Inventories(Handler[NodeDevices]):
         self._state.lose_inventory(item.metadata.name)
 
 
-def _positive(quantity: str) -> bool:
+def _at_least(quantity: str, amount: int) -> bool:
     try:
-        return parse_int(quantity) > 0
+        return parse_int(quantity) >= amount
     except ValueError:
         return False

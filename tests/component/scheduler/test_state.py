@@ -115,6 +115,27 @@ async def test_a_node_is_closed_while_the_kubelet_does_not_list_our_resource(wor
     assert world.filter(world.pod("a"))["FailedAndUnresolvableNodes"] == {"n1": "node's device daemon is not serving"}
 
 
+async def test_a_node_is_closed_while_its_kubelet_would_hold_pods_to_fewer_names_than_its_devices(world: World) -> None:
+    world.node("n1")
+    await world.start()
+    ledger = world.engine.state.ledger
+    column = ledger.nodes["n1"].column
+
+    def publish(gib: int) -> None:
+        names = {"hamipy.io/memory": f"{gib}Gi"}
+        world.api.patch("/api/v1/nodes/n1", {"status": {"capacity": names, "allocatable": names}})
+
+    publish(14)
+    await world.seen()
+    assert ledger.is_open[column]
+    world.inventory("n1", [device("n1", 0), device("n1", 1)])
+    await until(lambda: not ledger.is_open[column], "two devices, one published")
+    publish(28)
+    await until(lambda: ledger.is_open[column], "both published")
+    publish(0)
+    await until(lambda: not ledger.is_open[column], "the kubelet has wiped them")
+
+
 async def test_a_deleted_node_comes_back_with_its_pods(world: World) -> None:
     world.node("n1")
     world.pod("a", spec=BOUND, annotations=allocation())

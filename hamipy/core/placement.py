@@ -282,7 +282,7 @@ class Placement:
         }[limit]
         # The stage before has at least `count` devices on each of these nodes: the best is the count-th largest.
         of_stage = np.where(check.stages[before][:, columns], amounts[:, columns], 0)
-        nth = np.maximum(np.sort(of_stage, axis=0)[-container.count], 0)
+        nth = np.sort(of_stage, axis=0)[-container.count]
         wanted = container.cores if limit is Limit.CORES else container.memory or 0
         if limit is Limit.CAPACITY and (nth < wanted).any():
             nth = nth[nth < wanted]

@@ -133,6 +133,7 @@ def test_the_same_cluster_gives_the_same_bytes_whatever_order_it_was_learned_in(
     again = Ledger()
     for name, host in world.hosts.items():
         if host.known:
+            random.shuffle(host.cards)
             events.append(partial(again.set_inventory, inventory(host)))
         if host.attached:
             events.append(partial(again.set_node, name, kubelet_resource=host.served))

@@ -1,11 +1,13 @@
 """The peak rule and the search for several containers: direct cases, the proofs in vectors, and the budgets."""
 
+from dataclasses import replace
 from random import Random
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from hamipy.core import fit, placement
 from hamipy.core.fit import DeviceRoom, Packing, fits_together, overcommitted, peak_use, place, steps_of
@@ -26,7 +28,7 @@ from hamipy.core.placement import Placement
 from hamipy.core.policies import DEVICE_POLICIES
 from tests.unit.core import oracle
 from tests.unit.core.budget import examples
-from tests.unit.core.oracle import Host, Job, Rules
+from tests.unit.core.oracle import Ask, Host, Job, Rules
 from tests.unit.core.world import World, device, placed, request, some_asks, some_cards
 
 INIT, SIDECAR, APP = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP
@@ -248,11 +250,42 @@ def hard_cluster(nodes: int) -> Ledger:
     return ledger
 
 
+def without_proofs(patch: pytest.MonkeyPatch) -> None:
+    """Leave every node to the search."""
+
+    def nothing(self: Joint, *_: Packing) -> NDArray[np.bool_]:
+        return np.zeros(self.eligible.shape[1], np.bool_)
+
+    for proof in ("ample", "certain", "impossible"):
+        patch.setattr(Joint, proof, nothing)
+
+
+@examples(60)
+@given(seeds)
+def test_what_is_remembered_of_one_pods_search_misleads_no_other_pod(seed: int) -> None:
+    random = Random(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        without_proofs(patch)
+        world = World(random)
+        world.build()
+        for _ in range(2):
+            world.schedule(world.some_job())
+        first = Ask("first", random.choice(("init", "sidecar")), 1, 6, None, 30)
+        asks = [first, Ask("second", "app", random.choice((1, 2)), 6, None, 30)]
+        for _ in range(8):
+            at = random.randrange(2)
+            match random.randrange(3):
+                case 0:
+                    asks[0] = replace(asks[0], kind=random.choice(("init", "sidecar")))
+                case 1:
+                    asks[at] = replace(asks[at], cores=random.choice((0, 30, 80)))
+                case _:
+                    asks[at] = replace(asks[at], memory=random.choice((1, 6)))
+            world.compare_sweep(Job("x", tuple(asks), Rules()))
+
+
 def test_a_sweep_that_runs_out_of_budget_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    nothing = np.zeros(40, np.bool_)
-    monkeypatch.setattr(Joint, "ample", lambda self: nothing[: self.eligible.shape[1]].copy())
-    monkeypatch.setattr(Joint, "certain", lambda self, packing: nothing[: self.eligible.shape[1]].copy())
-    monkeypatch.setattr(Joint, "impossible", lambda self: nothing[: self.eligible.shape[1]].copy())
+    without_proofs(monkeypatch)
     exact = np.flatnonzero(Placement(hard_cluster(40)).sweep(HARD).fits)
     monkeypatch.setattr(placement, "_BUDGET", 100)
     few = Placement(hard_cluster(40))

@@ -7,35 +7,36 @@ from hamipy.core.quantity import format_bytes, format_size
 
 
 def sentence(unfit: Unfit) -> str:
-    """Why the nodes of this reason do not fit, without node names."""
+    """Why the nodes of this reason do not fit, without their names; kube-scheduler puts their number before it."""
+    wanted, best = str(unfit.wanted), str(unfit.best)
     devices = "one device" if unfit.count == 1 else f"each of {unfit.count} devices"
     match unfit.limit:
         case Limit.NODE:
-            return "node has no device inventory"
+            return "node(s) without a device inventory"
         case Limit.SERVING:
-            return "node's device daemon is not serving"
+            return "node(s) whose device daemon is not serving"
         case Limit.ALLOCATION_VERSION:
-            return "node's device daemon is older than the scheduler can write for"
+            return "node(s) whose device daemon is too old for this scheduler"
         case Limit.MATCH:
-            return f"{unfit.wanted} matching {_plural(unfit.wanted)} wanted on one node, at most {unfit.best} there"
+            return f"node(s) without {wanted} matching {_plural(unfit.wanted)} (at most {best})"
         case Limit.CAPACITY if unfit.wanted:
             wanted, best = _sizes(unfit)
-            return f"{wanted} memory wanted on {devices}, largest has {best}"
+            return f"node(s) without {wanted} memory on {devices} even when empty (largest has {best})"
         case Limit.CAPACITY:
-            return f"devices too small for what is wanted on {devices}"
+            return f"node(s) too small for what is wanted on {devices}"
         case Limit.HEALTH:
-            return f"{unfit.wanted} healthy {_plural(unfit.wanted)} wanted on one node, at most {unfit.best} there"
+            return f"node(s) without {wanted} healthy {_plural(unfit.wanted)} (at most {best})"
         case Limit.SLOTS:
-            return f"{unfit.wanted} {_plural(unfit.wanted)} with room wanted on one node, at most {unfit.best} free"
+            return f"node(s) without {wanted} {_plural(unfit.wanted)} with a share left (at most {best})"
         case Limit.MEMORY if unfit.wanted:
             wanted, best = _sizes(unfit)
-            return f"{wanted} free memory wanted on {devices}, most free {best}"
+            return f"node(s) without {wanted} free memory on {devices} (most free {best})"
         case Limit.MEMORY:
-            return f"memory share wanted on {devices} is not free, most free {format_size(unfit.best)}"
+            return f"node(s) without the wanted percentage of free memory on {devices} (most free {format_size(unfit.best)})"
         case Limit.CORES:
-            return f"{unfit.wanted}% free compute wanted on {devices}, most free {unfit.best}%"
+            return f"node(s) without {wanted}% free compute on {devices} (most free {best}%)"
         case Limit.COMBINATION:
-            return f"the pod's {unfit.wanted} device containers do not fit together"
+            return f"node(s) that do not fit the pod's {wanted} device containers together"
 
 
 def summary(reasons: Iterable[Unfit]) -> str:

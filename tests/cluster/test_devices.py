@@ -83,7 +83,7 @@ def test_init_containers_sidecar_and_two_devices_per_container_on_a_node_with_tw
     space.create(pod("more", container(limits={DEVICE: 2, MEMORY: "2Gi"}), **only(two_cards.name)))
     _refused(space, "more", "2 devices")
     space.create(pod("three", container(limits={DEVICE: 3, MEMORY: "1Gi"})))
-    _refused(space, "three", "3 matching devices wanted on one node, at most 2 there")
+    _refused(space, "three", "node(s) without 3 matching devices (at most 2)")
 
 
 def test_a_full_sick_card_keeps_its_pod_and_the_healthy_one_beside_it_stays_usable(
@@ -121,9 +121,9 @@ def test_a_sick_card_in_no_use_gets_no_pod_until_it_is_well(two_cards: Node, spa
     space.wait_running(2)
     assert {s["device"] for n in ("one", "two") for s in allocation(space.pod(n))["main"]} == {ids[1]}
     space.create(pod("both", container(limits={DEVICE: 2, CORES: 10}), **only(two_cards.name)))
-    _refused(space, "both", "2 healthy devices wanted on one node, at most 1 there")
+    _refused(space, "both", "node(s) without 2 healthy devices (at most 1)")
     space.create(pod("waits", container(limits={MEMORY: "8Gi"}), **only(two_cards.name)))
-    _refused(space, "waits", "8Gi free memory wanted on one device, most free 0")
+    _refused(space, "waits", "node(s) without 8Gi free memory on one device (most free 0)")
     wait_until(lambda: free_ids() == 16, 20, lambda: f"16 of 32 ids to be allocatable, not {free_ids()}")
 
     set_health(cluster, two_cards, {})

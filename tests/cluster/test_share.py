@@ -52,7 +52,7 @@ def test_five_apps_fill_two_cards_to_89_percent_and_the_next_is_told_why_it_wait
     name = waiting["metadata"]["name"]
     (told, *_) = wait_until(lambda: space.events(name, "FailedScheduling"), 20, f"a FailedScheduling event of {name}")
     assert "0/2 nodes are available" in told
-    assert "3Gi free memory wanted on one device, most free 2Gi" in told
+    assert "node(s) without 3Gi free memory on one device (most free 2Gi)" in told
     assert "nodeName" not in space.pod(name)["spec"]
     assert space.pod(name)["status"]["phase"] == "Pending"
 

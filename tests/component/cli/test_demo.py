@@ -21,7 +21,7 @@ def test_the_demo_fills_two_cards_to_89_percent_and_says_what_is_free() -> None:
     assert "Allocated memory: 25/28 GiB (89%)" in done.stdout
     (pending,) = [line for line in lines if "stays pending" in line]
     assert "0/2 nodes are available" in pending
-    assert "3Gi free memory" in pending
+    assert "2 node(s) without 3Gi free memory on one device (most free 2Gi)" in pending
     (free,) = [line for line in lines if line.startswith("Free memory")]
     assert "2Gi on mock-node-" in free
     assert "1Gi on mock-node-" in free

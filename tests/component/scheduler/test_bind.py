@@ -114,7 +114,7 @@ async def test_a_share_that_was_taken_since_filter_is_not_handed_out(one: World)
         assert one.filter(pod)["NodeNames"] == ["n1"]
     assert await one.bind(first, "n1") == ""
     assert await one.bind(second, "n1") == (
-        "devices were taken meanwhile: 8Gi free memory wanted on one device, most free 6Gi"
+        "devices were taken meanwhile: node(s) without 8Gi free memory on one device (most free 6Gi)"
     )
     assert one.sent("create", "/binding") == 1
 
@@ -147,7 +147,7 @@ async def test_an_open_outcome_keeps_the_share_until_reads_have_settled_it(one: 
     bind = asyncio.create_task(one.bind(pod, "n1"))
     await until(lambda: one.engine.stats.assumptions["kept"], "the outcome is open")
     assert one.free("n1") == [6]
-    assert one.filter(other)["FailedNodes"] == {"n1": "8Gi free memory wanted on one device, most free 6Gi"}
+    assert one.filter(other)["FailedNodes"] == {"n1": "node(s) without 8Gi free memory on one device (most free 6Gi)"}
     assert await bind != ""
     assert one.sent("get", "/pods/a") == 5
     assert one.free("n1") == [14]

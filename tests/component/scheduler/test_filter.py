@@ -31,12 +31,12 @@ async def test_every_node_that_does_not_fit_has_a_reason(mixed: World) -> None:
     assert answer == {
         "NodeNames": ["free"],
         "Nodes": None,
-        "FailedNodes": {"full": "8Gi free memory wanted on one device, most free 4Gi"},
+        "FailedNodes": {"full": "node(s) without 8Gi free memory on one device (most free 4Gi)"},
         "FailedAndUnresolvableNodes": {
-            "sick": "1 healthy device wanted on one node, at most 0 there",
-            "none": "1 matching device wanted on one node, at most 0 there",
-            "small": "8Gi memory wanted on one device, largest has 4Gi",
-            "nowhere": "node has no device inventory",
+            "sick": "node(s) without 1 healthy device (at most 0)",
+            "none": "node(s) without 1 matching device (at most 0)",
+            "small": "node(s) without 8Gi memory on one device even when empty (largest has 4Gi)",
+            "nowhere": "node(s) without a device inventory",
         },
         "Error": "",
     }
@@ -48,7 +48,7 @@ async def test_equal_reasons_are_equal_texts(mixed: World) -> None:
     await mixed.seen()
     answer = mixed.filter(mixed.pod("a", "20Gi"))["FailedAndUnresolvableNodes"]
     assert {answer[name] for name in ("small", "small2", "small3", "free", "full", "sick")} == {
-        "20Gi memory wanted on one device, largest has 14Gi"
+        "node(s) without 20Gi memory on one device even when empty (largest has 14Gi)"
     }
 
 
@@ -186,7 +186,7 @@ async def test_the_next_pod_of_a_burst_is_sent_where_there_is_room_beside_the_ho
     assert best(pair.prioritize(first, pair.filter(first)["NodeNames"])) == "n1"
     answer = pair.filter(second)
     assert answer["NodeNames"] == ["n2"]
-    assert answer["FailedNodes"] == {"n1": "10Gi free memory wanted on one device, most free 4Gi"}
+    assert answer["FailedNodes"] == {"n1": "node(s) without 10Gi free memory on one device (most free 4Gi)"}
 
 
 async def test_a_hold_is_ignored_when_nothing_else_fits(pair: World) -> None:

@@ -91,7 +91,7 @@ async def test_an_inventory_that_cannot_be_read_closes_its_node_and_no_other(wor
     assert "devices[0]" in state.inventory_problems["n1"]
     answer = world.filter(world.pod("a"))
     assert answer["NodeNames"] == ["n2"]
-    assert answer["FailedAndUnresolvableNodes"] == {"n1": "node has no device inventory"}
+    assert answer["FailedAndUnresolvableNodes"] == {"n1": "node(s) without a device inventory"}
     world.inventory("n1", [device("n1", 0)])
     await until(lambda: "n1" in state.inventories, "the node is back")
     assert world.filter(world.pod("b"))["NodeNames"] == ["n1", "n2"]
@@ -112,7 +112,9 @@ async def test_a_node_is_closed_while_the_kubelet_does_not_list_our_resource(wor
     world.api.patch("/api/v1/nodes/n1", {"status": {"allocatable": {"hamipy.io/device": "0"}}})
     entry = world.engine.state.ledger.nodes["n1"]
     await until(lambda: entry.closed_by is Limit.SERVING, "closed")
-    assert world.filter(world.pod("a"))["FailedAndUnresolvableNodes"] == {"n1": "node's device daemon is not serving"}
+    assert world.filter(world.pod("a"))["FailedAndUnresolvableNodes"] == {
+        "n1": "node(s) whose device daemon is not serving"
+    }
 
 
 async def test_a_node_is_closed_while_its_kubelet_would_hold_pods_to_fewer_names_than_its_devices(world: World) -> None:

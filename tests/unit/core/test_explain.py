@@ -25,25 +25,34 @@ APP = ContainerKind.APP
 @pytest.mark.parametrize(
     ("unfit", "said"),
     [
-        (Unfit(Limit.NODE), "node has no device inventory"),
-        (Unfit(Limit.SERVING), "node's device daemon is not serving"),
-        (Unfit(Limit.ALLOCATION_VERSION), "node's device daemon is older than the scheduler can write for"),
-        (Unfit(Limit.MATCH, 1, 0), "1 matching device wanted on one node, at most 0 there"),
-        (Unfit(Limit.MATCH, 4, 2, 4), "4 matching devices wanted on one node, at most 2 there"),
-        (Unfit(Limit.CAPACITY, 80 * Gi, 14 * Gi), "80Gi memory wanted on one device, largest has 14Gi"),
-        (Unfit(Limit.CAPACITY, 0, 14 * Gi), "devices too small for what is wanted on one device"),
-        (Unfit(Limit.HEALTH, 2, 1, 2), "2 healthy devices wanted on one node, at most 1 there"),
-        (Unfit(Limit.SLOTS, 1, 0), "1 device with room wanted on one node, at most 0 free"),
-        (Unfit(Limit.MEMORY, 3 * Gi, 2 * Gi), "3Gi free memory wanted on one device, most free 2Gi"),
-        (Unfit(Limit.MEMORY, 3 * Gi, 2 * Gi, 2), "3Gi free memory wanted on each of 2 devices, most free 2Gi"),
-        (Unfit(Limit.MEMORY, 0, 2 * Gi), "memory share wanted on one device is not free, most free 2Gi"),
-        (Unfit(Limit.MEMORY, 2 * Gi, 2 * Gi - 1), "2Gi free memory wanted on one device, most free 1.99Gi"),
+        (Unfit(Limit.NODE), "node(s) without a device inventory"),
+        (Unfit(Limit.SERVING), "node(s) whose device daemon is not serving"),
+        (Unfit(Limit.ALLOCATION_VERSION), "node(s) whose device daemon is too old for this scheduler"),
+        (Unfit(Limit.MATCH, 1, 0), "node(s) without 1 matching device (at most 0)"),
+        (Unfit(Limit.MATCH, 4, 2, 4), "node(s) without 4 matching devices (at most 2)"),
+        (
+            Unfit(Limit.CAPACITY, 80 * Gi, 14 * Gi),
+            "node(s) without 80Gi memory on one device even when empty (largest has 14Gi)",
+        ),
+        (Unfit(Limit.CAPACITY, 0, 14 * Gi), "node(s) too small for what is wanted on one device"),
+        (Unfit(Limit.HEALTH, 2, 1, 2), "node(s) without 2 healthy devices (at most 1)"),
+        (Unfit(Limit.SLOTS, 1, 0), "node(s) without 1 device with a share left (at most 0)"),
+        (Unfit(Limit.MEMORY, 3 * Gi, 2 * Gi), "node(s) without 3Gi free memory on one device (most free 2Gi)"),
+        (
+            Unfit(Limit.MEMORY, 3 * Gi, 2 * Gi, 2),
+            "node(s) without 3Gi free memory on each of 2 devices (most free 2Gi)",
+        ),
+        (
+            Unfit(Limit.MEMORY, 0, 2 * Gi),
+            "node(s) without the wanted percentage of free memory on one device (most free 2Gi)",
+        ),
+        (Unfit(Limit.MEMORY, 2 * Gi, 2 * Gi - 1), "node(s) without 2Gi free memory on one device (most free 1.99Gi)"),
         (
             Unfit(Limit.MEMORY, 2 * Gi + Mi, 2 * Gi),
-            "2049Mi free memory wanted on one device, most free 2Gi",
+            "node(s) without 2049Mi free memory on one device (most free 2Gi)",
         ),
-        (Unfit(Limit.CORES, 50, 30), "50% free compute wanted on one device, most free 30%"),
-        (Unfit(Limit.COMBINATION, 3), "the pod's 3 device containers do not fit together"),
+        (Unfit(Limit.CORES, 50, 30), "node(s) without 50% free compute on one device (most free 30%)"),
+        (Unfit(Limit.COMBINATION, 3), "node(s) that do not fit the pod's 3 device containers together"),
     ],
 )
 def test_every_limit_has_its_sentence(unfit: Unfit, said: str) -> None:
@@ -58,7 +67,7 @@ def test_equal_reasons_give_equal_sentences_on_any_number_of_nodes() -> None:
 def test_the_summary_names_the_most_frequent_reason_first() -> None:
     reasons = [Unfit(Limit.NODE, nodes=1), Unfit(Limit.MEMORY, 3 * Gi, 2 * Gi, nodes=7)]
     assert summary(reasons) == (
-        "no node fits: 7 x 3Gi free memory wanted on one device, most free 2Gi; 1 x node has no device inventory"
+        "no node fits: 7 x node(s) without 3Gi free memory on one device (most free 2Gi); 1 x node(s) without a device inventory"
     )
     assert summary([]) == "there is no node with devices"
 

@@ -72,7 +72,7 @@ def test_the_scenario_of_the_demo_ends_at_13_and_12_of_14_and_says_why_3_more_do
     assert not sweep.fits.any()
     assert list(reasons) == [Limit.MEMORY]
     assert reasons[Limit.MEMORY].nodes == 2
-    assert sentence(reasons[Limit.MEMORY]) == "3Gi free memory wanted on one device, most free 2Gi"
+    assert sentence(reasons[Limit.MEMORY]) == "node(s) without 3Gi free memory on one device (most free 2Gi)"
 
 
 def test_binpack_fills_a_node_and_spread_takes_the_emptiest() -> None:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import urllib.request
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from . import chart
 from .api import JSON
 from .cluster import Cluster
 from .node import Node
-from .workloads import Space
+from .workloads import Space, each
 
 ALLOCATION = "hamipy.io/allocation"
 RESOURCE = "hamipy.io/device"
@@ -40,19 +42,33 @@ class Held:
         return Counter(i.rpartition("::")[0] for i in self.ids)
 
 
-def podresources(node: Node) -> list[Held]:
-    """What the kubelet tells its clients, asked on its real socket (plain init containers are not listed there)."""
+@contextmanager
+def podresources_of(node: Node) -> Iterator[Callable[[], list[Held]]]:
+    """A client of the kubelet's podresources, on its real socket; calling it gives what the kubelet tells now.
+
+    Plain init containers are not listed there.
+    """
     socket = node.fs("/var/lib/kubelet") / "pod-resources" / "kubelet.sock"
     with grpc.insecure_channel(f"unix://{socket}", options=[("grpc.default_authority", "localhost")]) as channel:
         stub = PodResourcesListerStub(channel)  # type: ignore[no-untyped-call]
-        answer = stub.List(pr.ListPodResourcesRequest(), timeout=10)
-    found: dict[tuple[str, str], list[str]] = {}
-    for pod in answer.pod_resources:
-        for container in pod.containers:
-            for devices in container.devices:
-                if devices.resource_name == RESOURCE:
-                    found.setdefault((f"{pod.namespace}/{pod.name}", container.name), []).extend(devices.device_ids)
-    return [Held(pod, container, tuple(sorted(ids))) for (pod, container), ids in sorted(found.items())]
+
+        def ask() -> list[Held]:
+            found: dict[tuple[str, str], list[str]] = {}
+            for pod in stub.List(pr.ListPodResourcesRequest(), timeout=10).pod_resources:
+                for container in pod.containers:
+                    for devices in container.devices:
+                        if devices.resource_name == RESOURCE:
+                            key = (f"{pod.namespace}/{pod.name}", container.name)
+                            found.setdefault(key, []).extend(devices.device_ids)
+            return [Held(pod, container, tuple(sorted(ids))) for (pod, container), ids in sorted(found.items())]
+
+        yield ask
+
+
+def podresources(node: Node) -> list[Held]:
+    """What the kubelet tells the clients of its podresources now."""
+    with podresources_of(node) as ask:
+        return ask()
 
 
 def checkpoint(node: Node) -> list[Held]:
@@ -118,16 +134,37 @@ def seen(share: JSON) -> JSON:
     return {"id": share["device"], "memory": share["memory"], "cores": share["cores"], "partition": None}
 
 
-def disagreements(space: Space, pod: JSON) -> list[str]:
-    """Where the annotation, the kubelet's books, the containers and the ledgers differ about a running pod."""
-    name, uid, node = pod["metadata"]["name"], pod["metadata"]["uid"], space.cluster.nodes[pod["spec"]["nodeName"]]
+def disagreements(space: Space, *pods: JSON, raced: bool = False) -> list[str]:
+    """Where the annotation, the kubelet's books, the containers and the ledgers differ about running pods.
+
+    Args:
+        space: of the pods.
+        pods: with all their containers started; none of them starts or ends meanwhile.
+        raced: the kubelet may have taken ids of other devices than the scheduler chose (see `swapped`).
+    """
+    nodes = {name: space.cluster.nodes[name] for name in {p["spec"]["nodeName"] for p in pods}}
+    listed = {name: podresources(node) for name, node in nodes.items()}
+    noted = {name: checkpoint(node) for name, node in nodes.items()}
+    books = ledgers(space.cluster)
+
+    def about(pod: JSON) -> list[str]:
+        node = pod["spec"]["nodeName"]
+        return _differences(space, pod, listed[node], noted[node], books, raced)
+
+    return [line for found in each(about, pods) for line in found]
+
+
+def _differences(
+    space: Space, pod: JSON, listed: list[Held], noted: list[Held], ledgers: dict[str, JSON], raced: bool
+) -> list[str]:
+    name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
     decided = allocation(pod)
     inits = [c["name"] for c in pod["spec"].get("initContainers", []) if c.get("restartPolicy") != "Always"]
     wrong = []
 
     def compare(what: str, got: object, wanted: object) -> None:
         if got != wanted:
-            wrong.append(f"{name}: {what} has {got}, the annotation {wanted}")
+            wrong.append(f"{name}: {what} has {got}, wanted {wanted}")
 
     for container, shares in decided.items():
         limits, devices = space.given(name, container)
@@ -136,22 +173,39 @@ def disagreements(space: Space, pod: JSON) -> list[str]:
         compare(f"{container}'s devices", devices, [s["device"] for s in shares])
         expected = {"pod": f"{space.name}/{name}", "container": container, "devices": [seen(s) for s in shares]}
         compare(f"{container}'s limits", limits, expected)
-    listed = {h.container: h.devices for h in podresources(node) if h.pod == f"{space.name}/{name}"}
-    noted = {h.container: h.devices for h in checkpoint(node) if h.pod == uid}
+    by_name = {h.container: h.ids for h in listed if h.pod == f"{space.name}/{name}"}
+    by_uid = {h.container: h for h in noted if h.pod == uid}
+    compare("podresources", by_name, {c: held.ids for c, held in by_uid.items() if c not in inits})
     planned = {c: Counter(s["device"] for s in shares) for c, shares in decided.items()}
-    compare("podresources", listed, {c: devices for c, devices in noted.items() if c not in inits})
-    if any(c in inits for c in decided):
+    compare("the kubelet's checkpoint", sizes(by_uid), {c: wanted.total() for c, wanted in planned.items()})
+    if not raced and any(c in inits for c in decided):
         # whom the kubelet gives the ids of a finished init container is its own choice; that they are the pod's is not
-        sizes = ({c: held.total() for c, held in book.items()} for book in (noted, planned))
-        compare("the kubelet's checkpoint", *sizes)
-        compare("the kubelet's checkpoint", *({d for held in book.values() for d in held} for book in (noted, planned)))
-    else:
-        compare("the kubelet's checkpoint", noted, planned)
-    for whose, ledger in ledgers(space.cluster).items():
-        shares_of = ledger_shares(ledger, uid)
-        compare(
-            f"the ledger of {whose}",
-            {c: sorted(map(str, s)) for c, s in shares_of.items()},
-            {c: sorted(map(str, s)) for c, s in decided.items()},
-        )
+        of_pod = {d for held in by_uid.values() for d in held.devices}
+        compare("the kubelet's checkpoint", of_pod, {d for wanted in planned.values() for d in wanted})
+    elif not raced:
+        compare("the kubelet's checkpoint", {c: held.devices for c, held in by_uid.items()}, planned)
+    for whose, ledger in ledgers.items():
+        in_ledger = {c: sorted(map(str, s)) for c, s in ledger_shares(ledger, uid).items()}
+        compare(f"the ledger of {whose}", in_ledger, {c: sorted(map(str, s)) for c, s in decided.items()})
     return wrong
+
+
+def sizes(held: dict[str, Held]) -> dict[str, int]:
+    """How many ids each container has."""
+    return {container: len(h.ids) for container, h in held.items()}
+
+
+def swapped(space: Space, pod: JSON) -> list[str]:
+    """Containers to which the kubelet's books give other devices than we do, one line each.
+
+    It takes ids as it likes when pods race, and gives the ids of a finished init container to whom it likes; what a
+    container sees is right nevertheless.
+    """
+    uid, node = pod["metadata"]["uid"], space.cluster.nodes[pod["spec"]["nodeName"]]
+    decided = {c: Counter(s["device"] for s in shares) for c, shares in allocation(pod).items()}
+    held = {h.container: h.devices for h in checkpoint(node) if h.pod == uid}
+    return [
+        f"{pod['metadata']['name']} {c}: the kubelet says {dict(held[c])}, the scheduler {dict(decided[c])}"
+        for c in decided
+        if c in held and held[c] != decided[c]
+    ]

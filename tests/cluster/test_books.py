@@ -2,9 +2,10 @@
 
 from hamipy.core.quantity import parse_int
 
+from .api import JSON
 from .books import allocation, cdi_specs, checkpoint, disagreements, ledgers
 from .daemons import wait_until
-from .workloads import Space, container, each, pod
+from .workloads import Space, container, pod
 
 MEMORY, CORES, DEVICE = "hamipy.io/memory", "hamipy.io/cores", "hamipy.io/device"
 
@@ -13,12 +14,30 @@ def _on(node: str) -> dict[str, str]:
     return {"kubernetes.io/hostname": node}
 
 
+def _restart(space: Space, name: str, container: str) -> None:
+    """Kill a container's first process, and wait until the kubelet has started it again."""
+
+    def status() -> JSON:
+        found = space.pod(name)["status"]
+        both = found["containerStatuses"] + found.get("initContainerStatuses", [])
+        return next(dict(s) for s in both if s["name"] == container)
+
+    count = status()["restartCount"]
+    space.cluster.kubectl("-n", space.name, "exec", name, "-c", container, "--", "kill", "1", check=False)
+
+    def restarted() -> bool:
+        now = status()
+        return now["restartCount"] == count + 1 and "running" in now["state"]
+
+    wait_until(restarted, 60, f"{container} of {name} to restart")
+
+
 def test_books_agree_about_pods_of_one_and_of_several_containers(space: Space) -> None:
     space.create(pod("one", container(limits={MEMORY: "3Gi", CORES: 20})))
     space.create(pod("two", container(limits={MEMORY: "2Gi"}), container("other", {MEMORY: "1Gi", CORES: 10})))
     space.create(pod("beside", container(limits={"hamipy.io/memory-percentage": 10}), container("plain")))
     pods = space.wait_running(3)
-    assert [d for found in each(lambda p: disagreements(space, p), pods) for d in found] == []
+    assert disagreements(space, *pods) == []
     assert set(allocation(space.pod("beside"))) == {"main"}
     assert space.sees("beside", "plain") == (None, [])
 
@@ -43,18 +62,16 @@ def test_books_agree_about_init_containers_sidecars_and_several_devices(big_node
     assert disagreements(space, found) == []
     names = [h.cdi for h in checkpoint(space.cluster.nodes[big_node]) if h.pod == found["metadata"]["uid"]]
     assert len(set(names)) == len(names) == 5
+    for name in ("b", "side"):
+        _restart(space, "multi", name)
+    assert disagreements(space, space.pod("multi")) == []
+    assert [h.cdi for h in checkpoint(space.cluster.nodes[big_node]) if h.pod == found["metadata"]["uid"]] == names
 
 
 def test_a_container_that_restarts_sees_its_own_share_again(space: Space) -> None:
     space.create(pod("again", container(limits={MEMORY: "2Gi"}), container("other", {MEMORY: "1Gi"})))
     (found,) = space.wait_running(1)
-    space.cluster.kubectl("-n", space.name, "exec", "again", "-c", "main", "--", "kill", "1", check=False)
-
-    def restarted() -> bool:
-        statuses = {s["name"]: s for s in space.pod("again")["status"]["containerStatuses"]}
-        return statuses["main"]["restartCount"] == 1 and "running" in statuses["main"]["state"]
-
-    wait_until(restarted, 60, "the container to restart")
+    _restart(space, "again", "main")
     assert disagreements(space, found) == []
 
 
@@ -62,7 +79,7 @@ def test_two_whole_devices_are_taken_from_everyone_else(big_node: str, space: Sp
     space.create(pod("whole", container(limits={DEVICE: 6}), nodeSelector=_on(big_node)))
     space.create(pod("shared", container(limits={DEVICE: 2, MEMORY: "1Gi"}), nodeSelector=_on(big_node)))
     pods = space.wait_running(2)
-    assert [d for p in pods for d in disagreements(space, p)] == []
+    assert disagreements(space, *pods) == []
     mine, other = ({s["device"] for s in allocation(space.pod(n))["main"]} for n in ("whole", "shared"))
     assert (len(mine), len(other), mine & other) == (6, 2, set())
 

@@ -99,7 +99,8 @@ class Space:
 
     def logs(self, name: str, container: str = "main") -> str:
         """What a container has said since its last start."""
-        return self.cluster.kubectl("-n", self.name, "logs", name, "-c", container)
+        where = path("pods", self.name, name, "log")
+        return self.api.request("GET", where, params={"container": container}).decode()
 
     def events(self, name: str, reason: str | None = None) -> list[str]:
         """Messages of a pod's events, in the order in which they were first seen."""

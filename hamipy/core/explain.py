@@ -32,7 +32,7 @@ def sentence(unfit: Unfit) -> str:
             wanted, best = _sizes(unfit)
             return f"node(s) without {wanted} free memory on {devices} (most free {best})"
         case Limit.MEMORY:
-            return f"node(s) without the wanted percentage of free memory on {devices} (most free {format_size(unfit.best)})"
+            return f"node(s) without that percentage of free memory on {devices} (most free {format_size(unfit.best)})"
         case Limit.CORES:
             return f"node(s) without {wanted}% free compute on {devices} (most free {best}%)"
         case Limit.COMBINATION:
@@ -40,8 +40,8 @@ def sentence(unfit: Unfit) -> str:
 
 
 def summary(reasons: Iterable[Unfit]) -> str:
-    """All reasons in one line, most nodes first: `no node fits: 3 x ...; 1 x ...`."""
-    parts = [f"{u.nodes} x {sentence(u)}" for u in sorted(reasons, key=lambda u: (-u.nodes, u.limit))]
+    """All reasons in one line, most nodes first: `no node fits: 3 node(s) ...; 1 node(s) ...`."""
+    parts = [f"{u.nodes} {sentence(u)}" for u in sorted(reasons, key=lambda u: (-u.nodes, u.limit))]
     return "no node fits: " + "; ".join(parts) if parts else "there is no node with devices"
 
 

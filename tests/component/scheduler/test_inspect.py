@@ -65,7 +65,7 @@ async def test_a_pending_pod_comes_with_its_reason(world: World) -> None:
 
     assert (
         reasons["big"]
-        == "no node fits: 1 x node(s) without 80Gi memory on one device even when empty (largest has 14Gi)"
+        == "no node fits: 1 node(s) without 80Gi memory on one device even when empty (largest has 14Gi)"
     )
     assert reasons["small"] == "fits on 1 of 1 nodes with devices; waits for kube-scheduler"
     assert reasons["odd"].endswith("is 8000 bytes, less than 1Mi; did you mean 8000Mi?")

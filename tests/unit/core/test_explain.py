@@ -44,7 +44,7 @@ APP = ContainerKind.APP
         ),
         (
             Unfit(Limit.MEMORY, 0, 2 * Gi),
-            "node(s) without the wanted percentage of free memory on one device (most free 2Gi)",
+            "node(s) without that percentage of free memory on one device (most free 2Gi)",
         ),
         (Unfit(Limit.MEMORY, 2 * Gi, 2 * Gi - 1), "node(s) without 2Gi free memory on one device (most free 1.99Gi)"),
         (
@@ -67,7 +67,8 @@ def test_equal_reasons_give_equal_sentences_on_any_number_of_nodes() -> None:
 def test_the_summary_names_the_most_frequent_reason_first() -> None:
     reasons = [Unfit(Limit.NODE, nodes=1), Unfit(Limit.MEMORY, 3 * Gi, 2 * Gi, nodes=7)]
     assert summary(reasons) == (
-        "no node fits: 7 x node(s) without 3Gi free memory on one device (most free 2Gi); 1 x node(s) without a device inventory"
+        "no node fits: 7 node(s) without 3Gi free memory on one device (most free 2Gi); "
+        "1 node(s) without a device inventory"
     )
     assert summary([]) == "there is no node with devices"
 

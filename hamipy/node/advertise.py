@@ -25,6 +25,7 @@ class Table:
     def __init__(self) -> None:
         self.ids: dict[str, bool] = {}
         self.version = 0
+        self.closed = False
         self._changed = asyncio.Event()
 
     def set(self, ids: dict[str, bool]) -> None:
@@ -33,10 +34,19 @@ class Table:
             return
         self.ids = ids
         self.version += 1
+        self._tell()
+
+    def close(self) -> None:
+        """End the streams."""
+        self.closed = True
+        self._tell()
+
+    async def newer(self, version: int) -> bool:
+        """Return when there is a version newer than this one (0: any at all); False when there will be none."""
+        while self.version <= version and not self.closed:
+            await self._changed.wait()
+        return not self.closed
+
+    def _tell(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
-
-    async def newer(self, version: int) -> None:
-        """Return when there is a version newer than this one (0: any at all)."""
-        while self.version <= version:
-            await self._changed.wait()

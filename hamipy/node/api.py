@@ -24,7 +24,7 @@ from hamipy.node.waiting import happened
 logger = logging.getLogger(__name__)
 
 COMPONENT = "hamipy-node"
-_REFRESH_LIMIT = 10.0
+_REFRESH_LIMIT = 5.0
 """Seconds to wait for a fresh list; the kubelet waits 30 for the container start that needs it."""
 _LAG = 0.5
 """Seconds in which our own write comes back to us, before an object that says otherwise is written again."""

@@ -18,6 +18,7 @@ from hamipy.core.codec import ALLOCATION_VERSION
 from hamipy.core.errors import HamipyError
 from hamipy.core.model import Device, Inventory
 from hamipy.core.vendor import VendorContext
+from hamipy.node import memory
 from hamipy.node.advertise import Table, advertised
 from hamipy.node.cdi import Specs
 from hamipy.node.checkpoint import FILE as CHECKPOINT_FILE
@@ -47,6 +48,8 @@ _FIRST_ANSWER = 1.0
 """Seconds to wait for the vendors before registering, when nothing is cached."""
 _TICK = 2.0
 """Seconds after which the advertised ids are computed again although nothing was heard."""
+_TRIM = 60.0
+"""Seconds between two times that freed memory is given back (some milliseconds)."""
 _SETTLE = 1.0
 """Seconds that a stopping daemon gives binds which were under way when it said that it no longer serves."""
 
@@ -122,7 +125,7 @@ class Daemon:
     async def run(self, stopped: asyncio.Event) -> None:
         """Serve until `stopped` is set, then drain and leave."""
         settings = self.settings
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2, thread_name_prefix="files"))
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1, thread_name_prefix="files"))
         tasks = [asyncio.create_task(self.discovery.run(), name="discovery")]
         try:
             if not self.discovery.cached:
@@ -148,6 +151,7 @@ class Daemon:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            self.table.close()
             await self.endpoint.close()
             await self.health.close()
             for worker in self.discovery.workers.values():
@@ -193,9 +197,13 @@ class Daemon:
             self.refresh_table()
 
     async def _tick(self) -> None:
+        trim_at = 0.0  # soon after the start, which leaves most to be freed
         while True:
             await asyncio.sleep(_TICK)
             self.refresh_table()
+            if time.monotonic() > trim_at:
+                trim_at = time.monotonic() + _TRIM
+                memory.trim()
 
     async def _refresh(self) -> bool:
         await happened(self._api_ready, 5.0)
@@ -280,6 +288,7 @@ async def run(settings: NodeSettings) -> None:
     Raises:
         HamipyError: it cannot work here; the text is one sentence.
     """
+    memory.one_heap()
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -25,6 +25,8 @@ from hamipy.node.metrics import Metrics
 logger = logging.getLogger(__name__)
 
 SOCKET = "hamipy.sock"
+_GRACE = 2.0
+"""Seconds that calls under way have to end when we stop."""
 OPTIONS = pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
 
 _Context = grpc.aio.ServicerContext[Any, Any]
@@ -106,8 +108,7 @@ class DevicePlugin(pb_grpc.DevicePluginServicer):
         self.own_streams += 1
         self._streams.opened()
         try:
-            while True:
-                await self._table.newer(version)
+            while await self._table.newer(version):
                 version, ids = self._table.version, self._table.ids
                 yield pb.ListAndWatchResponse(
                     devices=[pb.Device(ID=i, health="Healthy" if well else "Unhealthy") for i, well in ids.items()]
@@ -208,4 +209,4 @@ class Endpoint:
             self.path.unlink(missing_ok=True)
         servers = [s for s, _ in self._retired] + ([self._server] if self._server is not None else [])
         self._server, self._retired = None, []
-        await asyncio.gather(*(s.stop(0.2) for s in servers))
+        await asyncio.gather(*(s.stop(_GRACE) for s in servers))

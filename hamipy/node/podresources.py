@@ -14,8 +14,6 @@ import grpc.aio
 from msgspec import Struct
 
 from hamipy.core.names import KUBELET_RESOURCE
-from hamipy.node._generated import podresources_v1_pb2 as pb
-from hamipy.node._generated.podresources_v1_pb2_grpc import PodResourcesListerStub
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +61,9 @@ class PodResources:
         return await self._call()
 
     async def _call(self) -> tuple[Listed, ...]:
+        from hamipy.node._generated import podresources_v1_pb2 as pb  # rarely needed, and memory otherwise
+        from hamipy.node._generated.podresources_v1_pb2_grpc import PodResourcesListerStub
+
         async with grpc.aio.insecure_channel(self._target, options=_OPTIONS) as channel:
             stub = PodResourcesListerStub(channel)  # type: ignore[no-untyped-call]
             for attempt in range(_ATTEMPTS):

@@ -6,7 +6,7 @@ those are served from local state, whatever the API server, the device or the po
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from itertools import groupby
 from weakref import WeakValueDictionary
@@ -214,15 +214,17 @@ class Starter:
 
     async def _write(self, grant: Grant) -> None:
         """Write grant and limits, prepare, and at last write the spec, which then stands alone."""
+        by_vendor: dict[str, list[tuple[Share, Device]]] = {}
+        for share, device in zip(grant.shares, grant.devices, strict=True):
+            by_vendor.setdefault(device.vendor, []).append((share, device))
         try:
-            await asyncio.to_thread(self._grants.write, grant, limits_of(grant))
+            busy = [name for name in by_vendor if self._has_work(name, grant.devices)]
             edits = [self._told(grant)]
-            by_vendor: dict[str, list[tuple[Share, Device]]] = {}
-            for share, device in zip(grant.shares, grant.devices, strict=True):
-                by_vendor.setdefault(device.vendor, []).append((share, device))
-            for vendor, pairs in by_vendor.items():
-                edits += await self._of_vendor(vendor, grant, pairs)
-            await asyncio.to_thread(self._specs.write, grant.name, merge(edits))
+            if busy:  # what they make has to be released one day, so the grant is on disk before it
+                await asyncio.to_thread(self._grants.write, grant, limits_of(grant))
+                for name in busy:
+                    edits += await self._of_vendor(name, grant, by_vendor[name])
+            await asyncio.to_thread(self._store, grant, limits_of(grant), merge(edits))
         except OSError as error:
             raise StartRefused(_Code.UNAVAILABLE, f"files of {grant.container} cannot be written: {error}") from error
         except HamipyError as error:
@@ -230,27 +232,33 @@ class Starter:
             raise StartRefused(_Code.UNAVAILABLE, text) from error
         self._grants.complete(grant.name)
 
+    def _store(self, grant: Grant, limits: bytes, edits: ContainerEdits) -> None:
+        self._grants.write(grant, limits)
+        self._specs.write(grant.name, edits)
+
+    def _has_work(self, name: str, devices: Iterable[Device]) -> bool:
+        """Whether a vendor, or an isolation backend of its devices, has something to do for a container."""
+        vendor = self._vendors.get(name)
+        if vendor is None:
+            raise HamipyError(f"vendor {name} is not loaded in this daemon")
+        enforced = any(d.vendor == name and backend_of(d) is not None for d in devices)
+        return vendor.prepare is not None or vendor.edits is not None or enforced
+
     def _told(self, grant: Grant) -> ContainerEdits:
         """What every container gets, whatever its vendor."""
         limits = Mount(str(self._grants.home(grant.name) / LIMITS), LIMITS_PATH)
         return ContainerEdits({"HAMIPY_DEVICES": ",".join(s.device for s in grant.shares)}, (limits,))
 
     async def _of_vendor(self, name: str, grant: Grant, pairs: list[tuple[Share, Device]]) -> list[ContainerEdits]:
-        vendor = self._vendors.get(name)
+        vendor, worker = self._vendors[name], self._workers[name]
         container = container_shares(grant, name, pairs, self._grants)
-        backends = {b for _, d in pairs if (b := backend_of(d)) is not None}
-        if vendor is None:
-            raise HamipyError(f"vendor {name} is not loaded in this daemon")
-        if vendor.prepare is None and vendor.edits is None and not backends:
-            return []
         container.directory.mkdir(parents=True, exist_ok=True)
-        worker = self._workers[name]
         found: list[ContainerEdits] = []
         if vendor.prepare is not None:
             await worker.call("prepare", partial(vendor.prepare, container), _VENDOR_LIMIT)
         if vendor.edits is not None:
             found.append(await worker.call("edits", partial(vendor.edits, container), _VENDOR_LIMIT))
-        for backend in sorted(backends):
+        for backend in sorted({b for _, d in pairs if (b := backend_of(d)) is not None}):
             enforce = partial(BACKENDS[backend], container)
             found.append(await worker.call(backend, enforce, _VENDOR_LIMIT))
         return found

@@ -116,10 +116,10 @@ def test_nobody_but_the_scheduler_writes_reserved_annotations(space: Space) -> N
         ("plain", ALLOCATION, FORGED),
         ("plain", RETRY, "1"),
     ]
-    for name, key, value in writes:
+    for name, key, written in writes:
         for sub in (None, "status"):
             with pytest.raises(ApiError) as caught:
-                space.api.patch("pods", space.name, name, {"metadata": {"annotations": {key: value}}}, sub)
+                space.api.patch("pods", space.name, name, {"metadata": {"annotations": {key: written}}}, sub)
             assert caught.value.status == 403
             assert f"metadata.annotations[{key}]" in caught.value.message
     assert space.pod("ours")["metadata"]["annotations"][ALLOCATION] == decided

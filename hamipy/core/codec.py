@@ -77,11 +77,19 @@ def decode_allocation(text: str) -> Allocation:
 
 
 def encode_inventory(inventory: Inventory) -> dict[str, Any]:
-    """The `spec` of a NodeDevices object (the node's name is the object's)."""
+    """The `spec` of a NodeDevices object (the node's name is the object's).
+
+    What a reader decides with is written out even where it has its default, for a later version's default may differ.
+    """
     spec: dict[str, Any] = msgspec.to_builtins(inventory)
     del spec["node"]
-    spec.setdefault("serving", inventory.serving)
-    return spec
+    return {
+        "families": list(inventory.families),
+        "serving": inventory.serving,
+        "allocationVersion": inventory.allocation_version,
+        "topologyPolicy": inventory.topology_policy,
+        **spec,
+    }
 
 
 def decode_inventory(node: str, api_version: str, spec: Any) -> Inventory:

@@ -146,6 +146,8 @@ INVENTORY = Inventory(
     problems={"acme": "no driver"},
 )
 INVENTORY_SPEC: dict[str, Any] = {
+    "families": ["hamipy.io"],
+    "allocationVersion": 1,
     "serving": False,
     "topologyPolicy": "single-numa-node",
     "models": {
@@ -191,8 +193,13 @@ def test_an_inventory_is_published_as_this_object() -> None:
     assert decode_inventory("n1", INVENTORY_VERSION, json.loads(json.dumps(INVENTORY_SPEC))) == INVENTORY
 
 
-def test_serving_is_always_written_for_server_side_apply_would_forget_it() -> None:
-    assert encode_inventory(Inventory(node="n1")) == {"serving": True}
+def test_what_a_reader_decides_with_is_written_even_where_it_is_the_default() -> None:
+    assert encode_inventory(Inventory(node="n1")) == {
+        "families": ["hamipy.io"],
+        "serving": True,
+        "allocationVersion": 1,
+        "topologyPolicy": "none",
+    }
 
 
 def unique(devices: list[Device]) -> tuple[Device, ...]:

@@ -61,6 +61,22 @@ def nodes(count: int, devices: int) -> Iterator[dict[str, Any]]:
         }
 
 
+def bare_nodes(count: int, devices: int) -> Iterator[dict[str, Any]]:
+    """Node objects for a real API server, Ready, with what a kubelet reports and nothing else."""
+    offered = {"cpu": "128", "memory": "1Ti", "pods": "110", "hamipy.io/device": str(devices * 16)}
+    for index in range(count):
+        yield {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": node_name(index), "labels": {"kubernetes.io/hostname": node_name(index)}},
+            "status": {
+                "capacity": offered,
+                "allocatable": offered,
+                "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
+            },
+        }
+
+
 def inventories(count: int, devices: int) -> Iterator[dict[str, Any]]:
     """NodeDevices objects: large cards, two NUMA nodes."""
     for index in range(count):

@@ -166,6 +166,8 @@ class Endpoint:
 
     def __init__(self, directory: Path, make: Callable[[], DevicePlugin]) -> None:
         self.path = directory / SOCKET
+        for left in directory.glob(f"{SOCKET}.*"):  # a crash between bind and rename
+            left.unlink(missing_ok=True)
         self._make = make
         self._server: grpc.aio.Server | None = None
         self._plugin: DevicePlugin | None = None

@@ -65,7 +65,7 @@ def choose(available: Sequence[str], must: Sequence[str], size: int, wanted: Ite
 
 def _slot(name: str) -> tuple[str, int, str]:
     device, _, slot = name.rpartition("::")
-    return device, int(slot) if slot.isdigit() else -1, slot
+    return device, int(slot) if slot.isdecimal() and slot.isascii() else -1, slot
 
 
 class Steering:
@@ -83,6 +83,9 @@ class Steering:
                 shares = expected(self._pods, self._holdings().by_pod, size)
         except CheckpointUnreadable as error:
             logger.warning("ids are not steered: %s", error)
+            shares = ()
+        except Exception:  # an error here would fail the pod for good, for the sake of a wish
+            logger.exception("ids are not steered")
             shares = ()
         self._metrics.count("steered" if shares else "unsteered")
         return choose(available, must, size, [s.device for s in shares])

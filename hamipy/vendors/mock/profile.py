@@ -83,7 +83,8 @@ def read_health(path: Path) -> dict[str, str]:
     """
     try:
         document = yaml.safe_load(path.read_text())
-        return {str(k): str(v) for k, v in msgspec.convert(document or {}, dict[str | int, str]).items()}
+        document = {} if document is None else document
+        return {str(k): v for k, v in msgspec.convert(document, dict[str | int, str]).items()}
     except FileNotFoundError:
         return {}
     except OSError as error:

@@ -15,8 +15,6 @@ def sentence(unfit: Unfit) -> str:
             return "node(s) without a device inventory"
         case Limit.SERVING:
             return "node(s) whose device daemon is not serving"
-        case Limit.ALLOCATION_VERSION:
-            return "node(s) whose device daemon is too old for this scheduler"
         case Limit.MATCH:
             return f"node(s) without {wanted} matching {_plural(unfit.wanted)} (at most {best})"
         case Limit.CAPACITY if unfit.wanted:

@@ -101,8 +101,7 @@ class Ledger:
     present: Mask
     healthy: Mask
 
-    def __init__(self, *, allocation_version: int = 1) -> None:
-        self.allocation_version = allocation_version
+    def __init__(self) -> None:
         self.nodes: dict[str, NodeEntry] = {}
         self.names: list[str] = []
         self.generation = 0

@@ -214,8 +214,6 @@ class Limit(StrEnum):
     """The node is unknown, gone or publishes no inventory."""
     SERVING = "serving"
     """The node's daemon or its kubelet resource is away."""
-    ALLOCATION_VERSION = "allocation-version"
-    """The node's daemon reads only older allocations than the pod's shares can be written in."""
     MATCH = "match"
     """Too few devices satisfy vendor, model, uuid and isolation."""
     CAPACITY = "capacity"

@@ -320,7 +320,7 @@ class Placement:
 
     def _why_not(self, request: PodRequest, entry: NodeEntry, without: Collection[str]) -> Unfit:
         """The reason on one open node, asked of a ledger that knows this node alone, without the pods `without`."""
-        alone = Ledger(allocation_version=self.ledger.allocation_version)
+        alone = Ledger()
         if entry.inventory is not None:
             alone.set_inventory(entry.inventory)
         alone.set_node(entry.name, kubelet_resource=True)

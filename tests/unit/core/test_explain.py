@@ -27,7 +27,6 @@ APP = ContainerKind.APP
     [
         (Unfit(Limit.NODE), "node(s) without a device inventory"),
         (Unfit(Limit.SERVING), "node(s) whose device daemon is not serving"),
-        (Unfit(Limit.ALLOCATION_VERSION), "node(s) whose device daemon is too old for this scheduler"),
         (Unfit(Limit.MATCH, 1, 0), "node(s) without 1 matching device (at most 0)"),
         (Unfit(Limit.MATCH, 4, 2, 4), "node(s) without 4 matching devices (at most 2)"),
         (

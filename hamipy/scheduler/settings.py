@@ -106,5 +106,7 @@ class UninstallSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Deployment of the schedulers; it is deleted first, for they would publish again."""
     cert_secret: str = "hamipy-webhook-tls"
     """Secret of the webhook's self-made certificate."""
+    lease_name: str = "hamipy-scheduler"
+    """Lease by which the schedulers elected their leader."""
     stop_limit: float = 60.0
     """Seconds to wait until the daemons and schedulers have stopped; afterwards it goes on and says so."""

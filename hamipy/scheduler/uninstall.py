@@ -42,6 +42,7 @@ class Report(Struct):
         nodes: names of the nodes from which published names were taken.
         objects: names of the NodeDevices objects deleted.
         secret: whether the webhook's Secret was deleted.
+        lease: whether the schedulers' Lease was deleted.
     """
 
     stopped: list[str] = []
@@ -49,13 +50,15 @@ class Report(Struct):
     nodes: list[str] = []
     objects: list[str] = []
     secret: bool = False
+    lease: bool = False
 
     def sentence(self) -> str:
         """All of it, for a person."""
         left = f"; still running: {', '.join(self.still_running)}" if self.still_running else ""
+        rest = " and ".join([f"{'the' if self.secret else 'no'} Secret", f"{'the' if self.lease else 'no'} Lease"])
         return (
             f"stopped {', '.join(self.stopped) or 'nothing'}; took published names off {len(self.nodes)} nodes; "
-            f"deleted {len(self.objects)} NodeDevices objects and {'the' if self.secret else 'no'} Secret{left}"
+            f"deleted {len(self.objects)} NodeDevices objects, {rest}{left}"
         )
 
 
@@ -88,6 +91,9 @@ async def run(settings: UninstallSettings, *, config: ClusterConfig | None = Non
             raise Incomplete(f"not everything is gone ({problem or 'it is being written again'}); {report.sentence()}")
         path = f"/api/v1/namespaces/{settings.namespace}/secrets/{settings.cert_secret}"
         report.secret = await _gone(client.delete(path))
+        # kube-scheduler made it, and never deletes it
+        leases = f"/apis/coordination.k8s.io/v1/namespaces/{settings.namespace}/leases"
+        report.lease = await _gone(client.delete(f"{leases}/{settings.lease_name}"))
     logger.info("%s", report.sentence())
     return report
 

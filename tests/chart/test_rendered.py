@@ -208,10 +208,11 @@ def test_the_clean_up_has_exactly_these_rights_and_goes_away_itself(rendered: Re
         "apps/deployments=hamipy-scheduler: delete",
         "/pods: list",
         "/secrets=hamipy-webhook-tls: delete",
+        "coordination.k8s.io/leases=hamipy-scheduler: delete",
     )
     settings = UninstallSettings()
     assert (settings.daemonset, settings.deployment) == ("hamipy-node", "hamipy-scheduler")
-    assert settings.cert_secret == "hamipy-webhook-tls"
+    assert (settings.cert_secret, settings.lease_name) == ("hamipy-webhook-tls", "hamipy-scheduler")
     assert settings.stop_limit < rendered("Job", "hamipy-uninstall")["spec"]["activeDeadlineSeconds"]
     for document in rendered.documents:
         annotations = document["metadata"].get("annotations", {})

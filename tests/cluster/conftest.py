@@ -23,6 +23,7 @@ _numbers = itertools.count(1)
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "first: runs before all other cluster tests, on a fresh installation")
+    config.addinivalue_line("markers", "late: runs after other tests of the cluster, for it takes the chart away")
     config.addinivalue_line("markers", "last: runs after all other tests of the cluster, for it takes the cluster down")
 
 
@@ -37,7 +38,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if KEEP:
         config.hook.pytest_deselected(items=last)
     positions = [n for n, i in enumerate(items) if i in ours]
-    ordered = sorted(ours, key=lambda i: bool(i.get_closest_marker("last")) - bool(i.get_closest_marker("first")))
+    order = {"first": -1, "late": 1, "last": 2}
+    ordered = sorted(ours, key=lambda i: max((n for m, n in order.items() if i.get_closest_marker(m)), default=0))
     for position, item in zip(positions, ordered, strict=True):
         items[position] = item
     if KEEP:

@@ -13,6 +13,7 @@ from tests.component.scheduler.world import until
 
 SYSTEM = "/api/v1/namespaces/hamipy-system"
 APPS = "/apis/apps/v1/namespaces/hamipy-system"
+LEASES = "/apis/coordination.k8s.io/v1"
 NODES = "/api/v1/nodes"
 QUICK = UninstallSettings(stop_limit=0.2)
 
@@ -26,6 +27,7 @@ def install(api: InMemoryApiServer) -> None:
     api.create(f"{APPS}/daemonsets", {"metadata": {"name": "hamipy-node"}})
     api.create(f"{APPS}/deployments", {"metadata": {"name": "hamipy-scheduler"}})
     api.create(f"{SYSTEM}/secrets", {"metadata": {"name": "hamipy-webhook-tls"}})
+    api.create(f"{LEASES}/namespaces/hamipy-system/leases", {"metadata": {"name": "hamipy-scheduler"}})
 
 
 def daemon(api: InMemoryApiServer, name: str, component: str = "node") -> None:
@@ -39,10 +41,11 @@ def left(api: InMemoryApiServer) -> list[Any]:
         *api.list("/apis/apps/v1/daemonsets"),
         *api.list("/apis/apps/v1/deployments"),
         *api.list("/api/v1/secrets"),
+        *api.list(f"{LEASES}/leases"),
     ]
 
 
-async def test_names_objects_workloads_and_the_secret_are_gone_and_all_else_stays() -> None:
+async def test_names_objects_workloads_secret_and_lease_are_gone_and_all_else_stays() -> None:
     async with InMemoryApiServer() as api:
         install(api)
 
@@ -55,7 +58,7 @@ async def test_names_objects_workloads_and_the_secret_are_gone_and_all_else_stay
         assert (sorted(report.nodes), sorted(report.objects)) == (["n1", "n2"], ["n1", "n2"])
         assert report.sentence() == (
             "stopped DaemonSet hamipy-node, Deployment hamipy-scheduler; took published names off 2 nodes; deleted 2 "
-            "NodeDevices objects and the Secret"
+            "NodeDevices objects, the Secret and the Lease"
         )
 
 
@@ -67,7 +70,7 @@ async def test_it_can_be_repeated_and_run_where_nothing_is() -> None:
         report = await run(QUICK, config=api.config())
 
         assert report.sentence() == (
-            "stopped nothing; took published names off 0 nodes; deleted 0 NodeDevices objects and no Secret"
+            "stopped nothing; took published names off 0 nodes; deleted 0 NodeDevices objects, no Secret and no Lease"
         )
     async with InMemoryApiServer(crds=False) as api:
         await run(QUICK, config=api.config())

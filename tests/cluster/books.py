@@ -20,6 +20,7 @@ from hamipy.node._generated.podresources_v1_pb2_grpc import PodResourcesListerSt
 from . import chart
 from .api import JSON
 from .cluster import Cluster
+from .daemons import wait_until
 from .node import Node
 from .workloads import Space, each
 
@@ -66,9 +67,25 @@ def podresources_of(node: Node) -> Iterator[Callable[[], list[Held]]]:
 
 
 def podresources(node: Node) -> list[Held]:
-    """What the kubelet tells the clients of its podresources now."""
+    """What the kubelet tells the clients of its podresources now, as soon as it has a moment for one more of them."""
+
+    def admitted() -> bool:
+        try:
+            answers.append(ask())
+        except grpc.RpcError as e:
+            if not over_the_limit(e):
+                raise
+        return bool(answers)
+
+    answers: list[list[Held]] = []
     with podresources_of(node) as ask:
-        return ask()
+        wait_until(admitted, 10, f"podresources of {node.name} to answer")
+    return answers[0]
+
+
+def over_the_limit(error: grpc.RpcError) -> bool:
+    """Whether podresources refused a call because it answers 100 a second only, for all its clients together."""
+    return bool(error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED)
 
 
 def checkpoint(node: Node) -> list[Held]:

@@ -169,15 +169,14 @@ class Endpoint:
         for left in directory.glob(f"{SOCKET}.*"):  # a crash between bind and rename
             left.unlink(missing_ok=True)
         self._make = make
-        self._server: grpc.aio.Server | None = None
-        self._plugin: DevicePlugin | None = None
+        self._servers: list[tuple[grpc.aio.Server, DevicePlugin]] = []
+        """All that have not been stopped, the one in place last."""
         self._inode = 0
-        self._retired: list[tuple[grpc.aio.Server, DevicePlugin]] = []
 
     def in_place(self) -> bool:
         """Whether the socket at the path is ours."""
         try:
-            return self._server is not None and self.path.stat().st_ino == self._inode
+            return bool(self._inode) and self.path.stat().st_ino == self._inode
         except FileNotFoundError:
             return False
 
@@ -190,25 +189,29 @@ class Endpoint:
         """
         private = self.path.with_name(f"{SOCKET}.{secrets.token_hex(3)}")
         server, plugin = grpc.aio.server(), self._make()
+        self._servers.append((server, plugin))
         pb_grpc.add_DevicePluginServicer_to_server(plugin, server)  # type: ignore[no-untyped-call]
-        server.add_insecure_port(f"unix:{private}")
-        await server.start()
-        self._inode = private.stat().st_ino
-        private.rename(self.path)
-        if self._server is not None and self._plugin is not None:
-            self._retired.append((self._server, self._plugin))
-        self._server, self._plugin = server, plugin
+        try:
+            server.add_insecure_port(f"unix:{private}")
+            await server.start()
+            self._inode = private.stat().st_ino
+            private.rename(self.path)
+        except (OSError, RuntimeError):
+            self._servers.remove((server, plugin))
+            await server.stop(None)
+            raise
 
     async def sweep(self) -> None:
         """Stop earlier servers that nobody listens to any more."""
-        for pair in [p for p in self._retired if not p[1].own_streams]:
-            self._retired.remove(pair)
-            await pair[0].stop(None)
+        for earlier in self._servers[:-1]:
+            if not earlier[1].own_streams:
+                await earlier[0].stop(None)
+                self._servers.remove(earlier)
 
     async def close(self) -> None:
         """Take the socket away and stop."""
         if self.in_place():
             self.path.unlink(missing_ok=True)
-        servers = [s for s, _ in self._retired] + ([self._server] if self._server is not None else [])
-        self._server, self._retired = None, []
-        await asyncio.gather(*(s.stop(_GRACE) for s in servers))
+        self._inode = 0
+        servers, self._servers = self._servers, []
+        await asyncio.gather(*(server.stop(_GRACE) for server, _ in servers))

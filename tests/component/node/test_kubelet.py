@@ -1,6 +1,7 @@
 """Registered with the kubelet whatever happens to it, and no running pod dies of what happens to devices."""
 
 import asyncio
+import shutil
 
 import pytest
 
@@ -189,3 +190,12 @@ async def test_ten_thousand_ids_fit_in_one_message(node: Node, directory: object
     await node.start(mock_profile=str(profile))
     await node.kubelet.wait_for_devices(10_000)
     assert isinstance(node.kubelet, FakeKubelet)
+
+
+async def test_directory_that_is_not_there_yet_is_waited_for(node: Node) -> None:
+    await node.kubelet.stop()
+    node.start_daemon()
+    shutil.rmtree(node.kubelet.plugin_dir)
+    await node.until(lambda: node.daemon.registrar.registered.is_set() or not node.kubelet.plugin_dir.exists())
+    await node.kubelet.start()
+    await node.kubelet.wait_for_devices(32)

@@ -7,7 +7,10 @@ from hamipy.core.quantity import format_bytes, format_size
 
 
 def sentence(unfit: Unfit) -> str:
-    """Why the nodes of this reason do not fit, without their names; kube-scheduler puts their number before it."""
+    """Why the nodes of this reason do not fit, without their names; kube-scheduler puts their number before it.
+
+    Without a percent sign: kube-scheduler formats it as a template once more when it writes the event.
+    """
     wanted, best = str(unfit.wanted), str(unfit.best)
     devices = "one device" if unfit.count == 1 else f"each of {unfit.count} devices"
     match unfit.limit:
@@ -32,7 +35,7 @@ def sentence(unfit: Unfit) -> str:
         case Limit.MEMORY:
             return f"node(s) without that percentage of free memory on {devices} (most free {format_size(unfit.best)})"
         case Limit.CORES:
-            return f"node(s) without {wanted}% free compute on {devices} (most free {best}%)"
+            return f"node(s) without {wanted} percent free compute on {devices} (most free {best} percent)"
         case Limit.COMBINATION:
             return f"node(s) that do not fit the pod's {wanted} device containers together"
 

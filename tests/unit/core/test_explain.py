@@ -50,12 +50,13 @@ APP = ContainerKind.APP
             Unfit(Limit.MEMORY, 2 * Gi + Mi, 2 * Gi),
             "node(s) without 2049Mi free memory on one device (most free 2Gi)",
         ),
-        (Unfit(Limit.CORES, 50, 30), "node(s) without 50% free compute on one device (most free 30%)"),
+        (Unfit(Limit.CORES, 50, 30), "node(s) without 50 percent free compute on one device (most free 30 percent)"),
         (Unfit(Limit.COMBINATION, 3), "node(s) that do not fit the pod's 3 device containers together"),
     ],
 )
 def test_every_limit_has_its_sentence(unfit: Unfit, said: str) -> None:
     assert sentence(unfit) == said
+    assert "%" not in said, "kube-scheduler would take it for a directive in a format string"
 
 
 def test_equal_reasons_give_equal_sentences_on_any_number_of_nodes() -> None:

@@ -140,7 +140,7 @@ class Starter:
         grant = self._grants.get(holding.name, holding.uid, holding.container)
         if grant is not None:
             self._metrics.count("starts_local")
-            await self._write(grant)
+            await self._again(grant)
             return
         pod = await self._checked(holding)
         assert pod.allocation is not None
@@ -174,6 +174,16 @@ class Starter:
         except StartRefused as refusal:
             self._report(pod, str(refusal))
             raise
+
+    async def _again(self, grant: Grant) -> None:
+        """Write anew what a restarting container gets; where that fails, what it had before serves it again."""
+        try:
+            await self._write(grant)
+        except StartRefused as refusal:
+            if not self._specs.path(grant.name).exists():
+                self._report(grant.pod_record(), str(refusal))
+                raise
+            logger.warning("%s; it starts with what it had before", refusal)
 
     async def _checked(self, holding: Holding) -> PodRecord:
         """The pod, if this container of it may start; asks the API server once before it refuses."""

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from hamipy.core.model import Share
+from hamipy.core.vendor import ContainerEdits, ContainerShares, Vendor
 from hamipy.testing.kubelet import CreateContainerError
 from tests.component.node.conftest import Node, container
 
@@ -126,3 +127,33 @@ async def test_podresources_that_refuses_for_rate_is_asked_again(node: Node) -> 
     started = await node.kubelet.start_container(pod.uid, "main")
     assert started.limits["pod"] == "default/p"
     assert node.kubelet.podresources.calls > 1
+
+
+async def test_vendor_that_fails_keeps_new_containers_out_and_lets_running_ones_restart(node: Node) -> None:
+    await node.start()
+    running = node.bind("running", {"main": (node.share(0),)})
+    started = await node.kubelet.run_pod(running)
+
+    def edits(container: ContainerShares) -> ContainerEdits:
+        raise RuntimeError(f"no driver for {container.container}")
+
+    mock = node.daemon.discovery.vendors["mock"]
+    failing = Vendor(name="mock", discover=mock.discover, edits=edits)
+    node.daemon.starter._vendors = {"mock": failing}
+    assert await node.kubelet.start_container(running["metadata"]["uid"], "main") == started["main"]
+    new = await node.kubelet.admit(node.bind("new", {"main": (node.share(0),)}))
+    with pytest.raises(CreateContainerError, match="vendor mock: edits failed: RuntimeError: no driver for main"):
+        await node.kubelet.start_container(new.uid, "main")
+    node.daemon.starter._vendors = {"mock": mock}
+    assert (await node.kubelet.start_container(new.uid, "main")).limits["pod"] == "default/new"
+
+
+async def test_container_of_a_vendor_that_is_no_longer_loaded_restarts(node: Node) -> None:
+    await node.start()
+    running = node.bind("running", {"main": (node.share(0),)})
+    started = await node.kubelet.run_pod(running)
+    await node.stop()
+    await node.kubelet.restart()
+    node.start_daemon(vendors=("acme",))
+    await node.kubelet.wait_for_devices(1)
+    assert await node.kubelet.start_container(running["metadata"]["uid"], "main") == started["main"]

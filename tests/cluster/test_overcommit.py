@@ -1,19 +1,17 @@
 """No device ever gives away more than it has, however many ask at the same time."""
 
+import re
 import threading
-from collections import Counter
-
-from hamipy.core.quantity import parse_int
 
 from .api import JSON
-from .books import allocation, disagreements
+from .books import disagreements
 from .daemons import wait_until
 from .history import History, capacity, excesses, holds
+from .room import would_fit
 from .workloads import Space, container, each, pod, runs
 
 CREATORS = 64
 MEMORY, CORES, DEVICE = "hamipy.io/memory", "hamipy.io/cores", "hamipy.io/device"
-DIMENSIONS = {MEMORY: "memory", CORES: "cores"}
 
 
 def _create_at_once(space: Space, pods: list[JSON]) -> None:
@@ -35,31 +33,6 @@ def _refused(found: JSON) -> str:
     )
 
 
-def _free(space: Space, pods: list[JSON]) -> dict[str, dict[str, int]]:
-    """What is left of each device, by `node/device` and resource, by the API server's objects alone."""
-    left = {resource: capacity(space, dimension) for resource, dimension in DIMENSIONS.items()}
-    for found in filter(holds, pods):
-        for share in (s for shares in allocation(found).values() for s in shares):
-            for resource, dimension in DIMENSIONS.items():
-                left[resource][f"{found['spec']['nodeName']}/{share['device']}"] -= share[dimension]
-    return {device: {resource: left[resource][device] for resource in left} for device in left[MEMORY]}
-
-
-def _would_fit(space: Space, pods: list[JSON]) -> list[str]:
-    """Pods that wait although the devices they want have room on one node."""
-    free, said = _free(space, pods), []
-    for found in (p for p in pods if not p["spec"].get("nodeName")):
-        limits = found["spec"]["containers"][0]["resources"]["limits"]
-        wanted = {r: parse_int(limits[r]) for r in DIMENSIONS if r in limits}
-        room = Counter(
-            device.partition("/")[0]
-            for device, left in free.items()
-            if all(left[resource] >= amount for resource, amount in wanted.items())
-        )
-        said += [f"{found['metadata']['name']} on {n}" for n, k in room.items() if k >= parse_int(limits[DEVICE])]
-    return said
-
-
 def _settled(space: Space, count: int, timeout: float = 60) -> tuple[list[JSON], list[JSON]]:
     """Wait until all that fits runs and all else has been refused; the running and the waiting pods."""
 
@@ -68,7 +41,7 @@ def _settled(space: Space, count: int, timeout: float = 60) -> tuple[list[JSON],
         if len(found) != count or any("deletionTimestamp" in p["metadata"] for p in found):
             return [f"{len(found)} pods"]
         undecided = [p["metadata"]["name"] for p in found if not (runs(p) if holds(p) else _refused(p))]
-        return undecided or _would_fit(space, found)
+        return undecided or would_fit(space, found)
 
     wait_until(lambda: not open_questions(), timeout, lambda: f"pods to run or be refused ({open_questions()})", 0.3)
     found = space.pods()
@@ -83,7 +56,12 @@ def test_64_creators_of_more_pods_than_fit_never_overcommit_a_device(space: Spac
         running, waiting = _settled(space, CREATORS)
         assert len(running) >= 6
         assert len(waiting) >= 32
-        assert all("free memory wanted" in _refused(p) or "free cores wanted" in _refused(p) for p in waiting), waiting
+        told = {_refused(p) for p in waiting}
+        assert [
+            text for text in told if not re.search(r"without \S+ (percent )?free (memory|compute) on one device", text)
+        ] == []
+        events = {e["message"] for e in space.api.list("events", space.name) if e["reason"] == "FailedScheduling"}
+        assert [text for text in events if "%" in text] == []  # what kube-scheduler could not format
         # room made again is fought for by all who wait; a pod that is being deleted holds its share until it has ended
         gone = running[::2]
         each(lambda p: space.api.delete("pods", space.name, p["metadata"]["name"]), gone)

@@ -16,7 +16,7 @@ from tests.cluster.binaries import Binaries, obtain
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "hamipy"
 NAMESPACE = "hamipy-system"
-MOCK: JSON = {"vendors": {"mock": {"enabled": True}}}
+MOCK: JSON = {"image": {"repository": "local/hamipy"}, "vendors": {"mock": {"enabled": True}}}
 
 
 class HelmError(Exception):

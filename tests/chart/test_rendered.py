@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from hamipy.core import names
-from hamipy.core.family import Families
+from hamipy.core.family import NEUTRAL, Families, Meaning
 from hamipy.node.settings import NodeSettings
 from hamipy.scheduler.settings import SchedulerSettings, UninstallSettings
 from hamipy.scheduler.webhookconfig import CONDITION, WEBHOOK, match_condition
@@ -303,3 +303,13 @@ def test_the_chart_explains_every_value(name: str) -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     missing = [key for key in values if f"`{key}" not in text]
     assert not missing
+
+
+def test_kube_scheduler_leaves_the_published_names_to_the_ledger_and_keeps_the_kubelet_s_own(
+    rendered: Rendered,
+) -> None:
+    (profile,) = scheduler_configuration(rendered)["profiles"]
+    (fit,) = [c["args"] for c in profile["pluginConfig"] if c["name"] == "NodeResourcesFit"]
+    published = {r.name for r in NEUTRAL.resources if r.meaning is not Meaning.COUNT}
+    assert set(fit["ignoredResources"]) == published
+    assert names.KUBELET_RESOURCE not in published

@@ -40,6 +40,11 @@ Render = Callable[..., Rendered]
             "vendors: none is enabled, so there is nothing to share; set vendors.mock.enabled=true to try hamipy "
             "without hardware, or name the vendor packages of your image in vendors.others",
         ),
+        (
+            {"image": {"repository": ""}},
+            "image.repository is empty: make the image with `make image`, push it to a registry that the nodes reach, "
+            "and set image.repository (and image.tag) to it",
+        ),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(helm: Helm, values: JSON, sentence: str) -> None:
@@ -54,7 +59,9 @@ def test_a_cluster_older_than_the_chart_needs_is_refused(helm: Helm) -> None:
 
 
 def test_lint_has_nothing_to_say(helm: Helm) -> None:
-    out = helm("lint", str(CHART), "--strict", "--quiet", "--set", "vendors.mock.enabled=true")
+    out = helm(
+        "lint", str(CHART), "--strict", "--quiet", "--set", "vendors.mock.enabled=true", "--set", "image.repository=x"
+    )
     assert "WARNING" not in out
     assert "ERROR" not in out
 

@@ -29,6 +29,9 @@ logger = logging.getLogger(__name__)
 SETTLE = 0.5
 """Seconds after a write before the same node is looked at again; bounds the writes of one node."""
 
+DEBOUNCE = 0.05
+"""Seconds from a change of a node to the look at it: pods come to a node in bursts, and seldom change its names."""
+
 WATCH_LAG = 5.0
 """Seconds for which a node that was written is not written again unless the watch has shown it since."""
 
@@ -132,7 +135,18 @@ class Publisher:
         self._awaited: dict[str, tuple[NodeView, float]] = {}
         self._backoffs: dict[str, Backoff] = {}
         self._problems: dict[str, str] = {}
-        state.on_change(self.look)
+        self._changed: set[str] = set()
+        state.on_change(self._soon)
+
+    def _soon(self, nodes: Iterable[str]) -> None:
+        """Look at these nodes after a moment."""
+        if not self._changed:
+            asyncio.get_running_loop().call_later(DEBOUNCE, self._look_at_changed)
+        self._changed.update(nodes)
+
+    def _look_at_changed(self) -> None:
+        changed, self._changed = self._changed, set()
+        self.look(changed)
 
     def look(self, nodes: Iterable[str]) -> None:
         """Look at these nodes soon; each waits once, however often it is named."""

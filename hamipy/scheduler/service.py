@@ -266,6 +266,7 @@ class _Server(uvicorn.Server):
                 log_level="warning",
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,
                 timeout_keep_alive=KEEP_ALIVE,
                 timeout_graceful_shutdown=max(1, round(stop_limit)),
             )

@@ -41,7 +41,10 @@ class Publishing:
         """Until everything was seen and looked at."""
         await self.world.seen()
         publisher = self.publisher
-        await until(lambda: not publisher._queued and not publisher._resting, "nothing left to look at")
+        await until(
+            lambda: not publisher._changed and not publisher._queued and not publisher._resting,
+            "nothing left to look at",
+        )
 
 
 @contextlib.asynccontextmanager

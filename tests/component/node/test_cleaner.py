@@ -22,8 +22,8 @@ async def test_files_go_when_the_pod_has_left_checkpoint_and_api_server(node: No
     assert len(node.specs()) == 1, "the kubelet's checkpoint still names it"
     other = node.bind("q", {"main": (node.share(),)})
     await node.kubelet.run_pod(other)
-    await node.until(lambda: len(node.specs()) == 1)
-    assert [g.uid for g in node.daemon.grants] == [other["metadata"]["uid"]]
+    await node.until(lambda: [g.uid for g in node.daemon.grants] == [other["metadata"]["uid"]])
+    assert len(node.specs()) == 1
     assert len(list((node.directory / "s" / "containers").iterdir())) == 1
 
 

@@ -280,7 +280,11 @@ class Ledger:
                 self.slots_free[at] -= sign * use.slots
 
     def uses_of(self, entry: NodeEntry, pod: PlacedPod) -> dict[str, Use]:
-        """What a pod uses of each device of its node; an unknown pod is counted against every device."""
+        """What a pod uses of each device of its node.
+
+        An unknown pod may sit on any of them: what it asks for is counted against each, and where that cannot be read
+        either, nothing is left.
+        """
 
         def slots_of(device: str) -> int:
             position = entry.position.get(device)
@@ -288,16 +292,17 @@ class Ledger:
 
         if pod.allocation is not None:
             return peak_use(pod.allocation, pod.kinds, slots_of)
-        if pod.request is None:
-            return {}
         uses = {}
         for device, position in entry.position.items():
-            total = int(self.memory_total[position, entry.column])
-            containers = pod.request.containers
+            total, slots = int(self.memory_total[position, entry.column]), slots_of(device)
+            if pod.request is None:
+                uses[device] = Use(total, int(self.cores_total[position, entry.column]), slots)
+                continue
+            asked = pod.request.containers
             uses[device] = Use(
-                sum(c.memory_on(total) for c in containers),
-                sum(c.cores for c in containers),
-                sum(slots_of(device) if c.exclusive else 1 for c in containers),
+                sum(c.memory_on(total) for c in asked),
+                sum(c.cores for c in asked),
+                sum(slots if c.exclusive else 1 for c in asked),
             )
         return uses
 

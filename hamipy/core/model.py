@@ -17,7 +17,7 @@ DEVICES_MAX = 256
 """The most devices of one node."""
 
 
-class Link(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+class Link(Struct, frozen=True, gc=False):
     """How one device reaches another.
 
     `kind` is the vendor's word (`NV12`, `PIX`, `HCCS`), `bandwidth` is in GB/s, 0 when unknown.
@@ -27,7 +27,7 @@ class Link(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     bandwidth: float = 0.0
 
 
-class Partition(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+class Partition(Struct, frozen=True, gc=False):
     """A fixed cut the hardware offers (MIG profile, vNPU template), once per model.
 
     `counters` are amounts of whatever else the hardware counts (slices, AI CPUs, DVPP); `placements` are bit masks
@@ -41,14 +41,14 @@ class Partition(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     placements: tuple[int, ...] = ()
 
 
-class Model(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+class Model(Struct, frozen=True, gc=False):
     """What is the same for all devices of one model: its partition table and the totals of its counters."""
 
     partitions: tuple[Partition, ...] = ()
     counters: dict[str, int] = {}
 
 
-class Device(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
+class Device(Struct, frozen=True, omit_defaults=True, gc=False):
     """One physical accelerator of one node.
 
     Attributes:
@@ -81,7 +81,7 @@ class Device(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     links: dict[str, Link] = {}
 
 
-class Nic(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
+class Nic(Struct, frozen=True, omit_defaults=True, gc=False):
     """A network card with its distance (vendor-neutral level name) to each device."""
 
     name: str
@@ -91,8 +91,11 @@ class Nic(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, g
     distances: dict[str, str] = {}
 
 
-class Inventory(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, rename="camel"):
+class Inventory(Struct, frozen=True, omit_defaults=True, rename="camel"):
     """What one node publishes: the `spec` of its `NodeDevices` object.
+
+    Fields that a newer daemon adds are ignored: scheduler and daemons of neighbouring versions work together, and
+    the API server's schema refuses what is merely misspelt.
 
     Attributes:
         node: name of the node (the object's name, not part of the spec on the wire).

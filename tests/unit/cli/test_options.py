@@ -1,14 +1,18 @@
 """Flags, environment and configuration file: one declaration, in that order of precedence."""
 
 from pathlib import Path
+from typing import Literal
 
 import click
 import pytest
 from click.testing import CliRunner
 from msgspec import Struct
 
+from hamipy.cli.inspect import InspectSettings
+from hamipy.cli.logs import LogSettings
 from hamipy.cli.main import _COMMANDS, cli
 from hamipy.cli.options import ConfigurationError, described, settings_options
+from hamipy.core.errors import HamipyError, InvalidField
 from hamipy.node.settings import NodeSettings
 from hamipy.scheduler.settings import SchedulerSettings, UninstallSettings
 
@@ -30,6 +34,10 @@ class _Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Skip the check."""
     path: Path | None = None
     """A path."""
+    details: bool = False
+    """Whether to say more."""
+    output: Literal["table", "json"] = "table"
+    """How to say it."""
 
 
 @click.command()
@@ -81,13 +89,34 @@ def test_a_key_of_another_command_is_no_error(runner: CliRunner) -> None:
     assert runner.invoke(_with_file({"extender-port": 1}), ["run"]).exit_code == 0
 
 
-def test_a_value_of_the_wrong_type_names_its_field(runner: CliRunner) -> None:
-    result = runner.invoke(_with_file({"size": "large"}), ["run"])
-    assert isinstance(result.exception, ConfigurationError)
-    assert "$.size" in str(result.exception)
+@pytest.mark.parametrize(
+    ("file", "complaint"),
+    [
+        ({"size": "large"}, "size: 'large': must be a whole number"),
+        ({"node-name": 5}, "node-name: 5: must be text"),
+        ({"vendors": 5}, "vendors: 5: must be a list"),
+        ({"no-check": "perhaps"}, "no-check: 'perhaps': must be true or false"),
+        ({"path": 5}, "path: 5: must be a path"),
+        ({"output": "yaml"}, "output: 'yaml': must be one of table, json"),
+    ],
+)
+def test_a_value_of_the_wrong_type_names_its_key(runner: CliRunner, file: dict[str, object], complaint: str) -> None:
+    result = runner.invoke(_with_file(file), ["run"])
+    assert isinstance(result.exception, InvalidField)
+    assert str(result.exception) == complaint
 
 
-@pytest.mark.parametrize("settings", [NodeSettings, SchedulerSettings, UninstallSettings])
+def test_one_of_several_words_and_a_short_flag_are_settings_like_others(runner: CliRunner) -> None:
+    root = _with_file({"details": True, "output": "json"})
+    assert "details=True, output='json'" in runner.invoke(root, ["run"]).output
+    assert "details=False, output='table'" in runner.invoke(root, ["run", "--no-details", "-o", "table"]).output
+    env = {"HAMIPY_DETAILS": "1", "HAMIPY_OUTPUT": "json"}
+    assert "details=True, output='json'" in runner.invoke(_command, [], env=env).output
+    assert "details=True, output='table'" in runner.invoke(_command, ["-d"]).output
+    assert runner.invoke(_command, ["-o", "yaml"]).exit_code == 2
+
+
+@pytest.mark.parametrize("settings", [LogSettings, InspectSettings, NodeSettings, SchedulerSettings, UninstallSettings])
 def test_every_setting_is_described(settings: type[Struct]) -> None:
     meanings = described(settings)
     assert [f for f in settings.__struct_fields__ if not meanings.get(f)] == []
@@ -104,14 +133,18 @@ def test_help_of_every_command_says_what_it_does_and_which_variables_it_reads(ru
     ("text", "complaint"),
     [
         ("- a\n- b\n", "must be a mapping of settings such as 'node-name: n1'"),
-        ("a: [", "while parsing"),
+        ("a: [", "line 1, column 5: expected the node content, but found '<stream end>'"),
+        ("a: \0", "special characters are not allowed"),
+        ("log-level: nonsense", "log-level: 'nonsense': must be one of debug, info, warning, error"),
+        ("log-format: xml", "log-format: 'xml': must be one of text, json"),
     ],
 )
-def test_a_configuration_file_that_is_no_mapping_is_refused(
+def test_a_configuration_file_that_cannot_be_used_is_refused_in_one_sentence(
     runner: CliRunner, tmp_path: Path, text: str, complaint: str
 ) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(text)
     result = runner.invoke(cli, ["--config", str(path), "version"])
-    assert isinstance(result.exception, ConfigurationError)
+    assert isinstance(result.exception, HamipyError)
     assert complaint in str(result.exception)
+    assert "\n" not in str(result.exception)

@@ -157,7 +157,7 @@ def test_another_version_is_refused_by_name() -> None:
 
 @pytest.mark.parametrize(
     "spec",
-    [[], None, 3, {"devices": 3}, {"serving": True, "shape": 1}, {"devices": [{"id": "a"}]}, {"node": "n1"}],
+    [[], None, 3, {"devices": 3}, {"devices": [{"id": "a"}]}, {"node": "n1"}],
 )
 def test_a_foreign_spec_is_refused_with_the_objects_name(spec: object) -> None:
     obj = {**manifest(FULL, "uid"), "spec": spec}

@@ -1,13 +1,18 @@
 """`hamipy vendors`."""
 
+import asyncio
+from collections.abc import Iterable
+
 import click
 
 from hamipy.cli.options import settings_options
 from hamipy.cli.tables import table
 from hamipy.core import registry
+from hamipy.core.errors import VendorError
 from hamipy.core.quantity import format_size
 from hamipy.core.vendor import Discovered, Vendor, VendorContext
 from hamipy.node.settings import NodeSettings
+from hamipy.node.workers import Worker
 
 _OPTIONAL_ROLES = ("watch", "edits", "prepare", "release", "usage")
 
@@ -23,8 +28,8 @@ def command(settings: NodeSettings) -> None:
 
     found = registry.load(context, only=settings.vendors or None)
     rows, devices = [], []
-    for vendor in found.vendors.values():
-        answer = _discover(vendor)
+    answers = asyncio.run(_ask(found.vendors.values(), settings.discovery_limit))
+    for vendor, answer in zip(found.vendors.values(), answers, strict=True):
         roles = ["discover", *(role for role in _OPTIONAL_ROLES if getattr(vendor, role) is not None)]
         state = answer.problem or f"{len(answer.devices)} device{'' if len(answer.devices) == 1 else 's'}"
         rows.append((vendor.name, ", ".join(roles), state))
@@ -46,8 +51,16 @@ def command(settings: NodeSettings) -> None:
         click.echo("\n" + table(("DEVICE", "VENDOR", "MODEL", "MEMORY", "SLOTS", "NUMA", "HEALTH"), devices))
 
 
-def _discover(vendor: Vendor) -> Discovered:
+async def _ask(vendors: Iterable[Vendor], limit: float) -> list[Discovered]:
+    return await asyncio.gather(*(_discover(vendor, limit) for vendor in vendors))
+
+
+async def _discover(vendor: Vendor, limit: float) -> Discovered:
+    """The vendor's answer, or why there is none: a third party's driver may raise anything, or hang."""
     try:
-        return vendor.discover()
-    except Exception as error:  # noqa: BLE001 - whatever a third party's driver raises is what this command shows
-        return Discovered(problem=f"{type(error).__name__}: {error}")
+        answer: object = await Worker(vendor.name).call("discover", vendor.discover, limit)
+    except VendorError as error:
+        return Discovered(problem=str(error).removeprefix(f"vendor {vendor.name}: "))
+    if not isinstance(answer, Discovered):
+        return Discovered(problem=f"discover answered {type(answer).__name__}, not Discovered")
+    return answer

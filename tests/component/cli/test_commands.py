@@ -44,6 +44,24 @@ def test_vendors_shows_what_each_vendor_finds_and_what_is_not_installed(tmp_path
     assert result.stdout.count("Mock T4") == 2
 
 
+def test_a_vendor_whose_driver_hangs_does_not_hang_the_command(tmp_path: Path) -> None:
+    (tmp_path / "stuck.py").write_text(
+        "import time\nfrom hamipy.core.vendor import Vendor, hookimpl\n"
+        "@hookimpl\ndef hamipy_vendors(context):\n"
+        "    return [Vendor(name='stuck', discover=lambda: time.sleep(600))]\n"
+    )
+    about = tmp_path / "stuck-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: stuck\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[hamipy.vendors]\nstuck = stuck\n")
+    flags = ("--vendors", "mock,stuck", "--mock-profile", "t4x1", "--state-dir", str(tmp_path))
+    result = _run("vendors", *flags, "--discovery-limit", "0.2", PYTHONPATH=str(tmp_path))
+    assert result.returncode == 0, result.stderr
+    mock, stuck = result.stdout.splitlines()[1:3]
+    assert mock.split()[-2:] == ["1", "device"]
+    assert stuck.endswith("discover took longer than 0.2 s")
+
+
 def test_the_node_role_imports_nothing_of_the_scheduler() -> None:
     heavy = ("hamipy.scheduler", "numpy", "starlette", "uvicorn", "prometheus_client", "cryptography")
     script = (

@@ -1,6 +1,7 @@
 """`hamipy inspect`: nodes x devices, allocated of total, and who sits where."""
 
 import asyncio
+from typing import Literal
 
 import click
 import msgspec
@@ -21,14 +22,16 @@ class InspectSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Path of a kubeconfig; without it the pod's own account, else the user's default."""
     context: str | None = None
     """Context of the kubeconfig; without it the current one."""
+    details: bool = False
+    """The pods on each device too."""
+    output: Literal["table", "json"] = "table"
+    """How to print it."""
 
 
 @click.command("inspect")
 @settings_options(InspectSettings)
-@click.option("-d", "--details", is_flag=True, help="The pods on each device too.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="How to print it.")
 @click.argument("nodes", nargs=-1)
-def command(settings: InspectSettings, *, details: bool, output: str, nodes: tuple[str, ...]) -> None:
+def command(settings: InspectSettings, *, nodes: tuple[str, ...]) -> None:
     """Show what is allocated of every device, as the API server's objects say it; NODES limits it to these.
 
     Memory is in GiB. A device that takes no new pods is marked: `!` sick, `-` its node takes none.
@@ -41,10 +44,10 @@ def command(settings: InspectSettings, *, details: bool, output: str, nodes: tup
                 f"no node {missing[0]!r} with devices; there are: {', '.join(sorted(known)) or 'none'}"
             )
         shot = msgspec.structs.replace(shot, nodes=tuple(n for n in shot.nodes if n.name in nodes))
-    if output == "json":
+    if settings.output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(shot)))
     else:
-        click.echo(render(shot, details=details))
+        click.echo(render(shot, details=settings.details))
 
 
 async def _look(settings: InspectSettings) -> Snapshot:

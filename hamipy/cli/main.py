@@ -1,17 +1,16 @@
-"""`hamipy`: entry point, configuration file, logging, and how an error looks."""
+"""`hamipy`: entry point, configuration file, and how an error looks."""
 
 import asyncio
 import importlib
-import logging
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
+from hamipy.cli.logs import LogSettings, configure
+from hamipy.cli.options import build, options, read_config_file
 from hamipy.core.errors import HamipyError
 
 _COMMANDS = {
@@ -19,10 +18,12 @@ _COMMANDS = {
     "inspect": "Show nodes and devices with what is allocated, and the pods on each device.",
     "node": "Run the node daemon: discover devices, publish them, hand them to containers.",
     "scheduler": "Run the scheduler's extender, webhook and publisher beside a kube-scheduler.",
-    "uninstall": "Take published names, objects and labels out of the cluster.",
+    "uninstall": "Take published names and objects out of the cluster.",
     "vendors": "Show the installed vendors and what each one finds on this machine.",
     "version": "Print the version.",
 }
+_LOG_LEVELS = {"demo": "warning"}
+"""Default of a command whose own words are what is to be read."""
 
 
 class _Commands(click.Group):
@@ -57,57 +58,18 @@ class _Commands(click.Group):
     envvar="HAMIPY_CONFIG",
     help="Configuration file (YAML): any flag of any command as a key.",
 )
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    envvar="HAMIPY_LOG_LEVEL",
-    default=None,
-    help="How much to log.  [default: info]",
-)
-@click.option(
-    "--log-format",
-    type=click.Choice(["text", "json"]),
-    envvar="HAMIPY_LOG_FORMAT",
-    default=None,
-    help="How to log.  [default: text]",
-)
+@options(LogSettings)
 @click.pass_context
-def cli(ctx: click.Context, config: Path | None, log_level: str | None, log_format: str | None) -> None:
+def cli(ctx: click.Context, /, config: Path | None, **log: Any) -> None:
     """Share the accelerators of a Kubernetes cluster: fractions, whole devices, groups of devices.
 
     Every flag can also be an environment variable HAMIPY_<FLAG> and a key of the configuration file; a flag wins over
     the environment, the environment over the file.
     """
-    from hamipy.cli.options import read_config_file
-
     file = read_config_file(config)
     ctx.meta["hamipy.config"] = file
-    _configure_logging(
-        log_level or str(file.get("log-level", "info")), log_format or str(file.get("log-format", "text"))
-    )
-
-
-class _JsonLines(logging.Formatter):
-    """One JSON object a line: time (UTC), level, logger, message, and the exception if there is one."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, Any] = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line).decode()
-
-
-def _configure_logging(level: str, style: str) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        _JsonLines() if style == "json" else logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
-    )
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    level = {"log-level": _LOG_LEVELS[name]} if (name := ctx.invoked_subcommand) in _LOG_LEVELS else {}
+    configure(build(LogSettings, log, {**level, **file}))
 
 
 def run_async(main: Any, *, uvloop: bool = False) -> None:

@@ -9,19 +9,32 @@ import inspect
 import itertools
 import re
 import textwrap
+import types
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import click
 import msgspec
 import yaml
 
-from hamipy.core.errors import HamipyError
+from hamipy.cli.logs import LogSettings
+from hamipy.core.errors import HamipyError, InvalidField
 
 S = TypeVar("S", bound=msgspec.Struct)
 _PLAIN = {str: click.STRING, int: click.INT, float: click.FLOAT, bool: click.BOOL, Path: click.Path(path_type=Path)}
+_WORDS = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    Path: "a path",
+    tuple: "a list",
+    dict: "a mapping of settings",
+}
+_SHORT = {"details": "-d", "output": "-o"}
+"""Flags that are typed so often that one letter has to do."""
 
 
 class ConfigurationError(HamipyError):
@@ -38,8 +51,14 @@ def read_config_file(path: Path | None) -> dict[str, Any]:
         return {}
     try:
         document = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigurationError(f"configuration file {path}: {error}") from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise ConfigurationError(f"configuration file {path}: {where}{error.problem}") from error
+    except OSError as error:
+        raise ConfigurationError(f"configuration file {path}: {error.strerror or error}") from error
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigurationError(f"configuration file {path}: {' '.join(str(error).split())}") from error
     if document is None:
         return {}
     if not isinstance(document, dict) or not all(isinstance(k, str) for k in document):
@@ -77,8 +96,6 @@ def settings_options(
         defaults: values for fields that this command does not insist on.
     """
     fields = msgspec.structs.fields(settings)
-    meanings = described(settings)
-    types = typing.get_type_hints(settings)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         def command(*args: Any, **values: Any) -> Any:
@@ -86,13 +103,24 @@ def settings_options(
             file = click.get_current_context().find_root().meta.get("hamipy.config", {})
             refuse_unknown_keys(file, settings)
             fallback = {k.replace("_", "-"): v for k, v in (defaults or {}).items()}
-            return function(*args, settings=_build(settings, given, {**fallback, **file}), **values)
+            return function(*args, settings=build(settings, given, {**fallback, **file}), **values)
 
         command.__doc__ = function.__doc__
         command.__name__ = function.__name__
         command.__click_params__ = list(getattr(function, "__click_params__", []))  # type: ignore[attr-defined]
-        for field in reversed(fields):
-            option = _option(field, types[field.name], meanings.get(field.name, ""))
+        return options(settings)(command)
+
+    return decorate
+
+
+def options(settings: type[msgspec.Struct]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command one option for each field of `settings`; the command gets them by name, None where not given."""
+    meanings = described(settings)
+    types_ = typing.get_type_hints(settings)
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for field in reversed(msgspec.structs.fields(settings)):
+            option = _option(field, types_[field.name], meanings.get(field.name, ""))
             if option is not None:
                 command = option(command)
         return command
@@ -102,21 +130,30 @@ def settings_options(
 
 def _option(field: Any, type_: Any, meaning: str) -> Callable[[Any], Any] | None:
     """The option of one field; None for mappings, which only the configuration file can carry."""
-    plain = [a for a in typing.get_args(type_) if a is not type(None)] if type(None) in typing.get_args(type_) else []
-    base = plain[0] if plain else type_
+    base = _alternatives(type_)[0]
     flag = field.name.replace("_", "-")
+    short = [_SHORT[field.name]] if field.name in _SHORT else []
     common: dict[str, Any] = {"help": meaning, "envvar": _variables(field.name), "show_envvar": True}
     if field.default not in (msgspec.NODEFAULT, None, ()):
         common["help"] = f"{meaning}  [default: {field.default}]"
     if base is bool:
         names = f"--{flag}" if flag.startswith("no-") else f"--{flag}/--no-{flag}"
-        return click.option(names, is_flag=True, default=None, **common)
+        return click.option(*short, names, is_flag=True, default=None, **common)
+    if typing.get_origin(base) is Literal:
+        choice = click.Choice(typing.get_args(base))
+        return click.option(*short, f"--{flag}", type=choice, default=None, **common)
     if base in _PLAIN:
-        return click.option(f"--{flag}", type=_PLAIN[base], default=None, **common)
+        return click.option(*short, f"--{flag}", type=_PLAIN[base], default=None, **common)
     if typing.get_origin(base) is tuple:
         common["help"] += "  [comma-separated]"
-        return click.option(f"--{flag}", type=click.STRING, default=None, **common)
+        return click.option(*short, f"--{flag}", type=click.STRING, default=None, **common)
     return None
+
+
+def _alternatives(type_: Any) -> list[Any]:
+    """The types that a value may have, without None."""
+    union = typing.get_origin(type_) in (typing.Union, types.UnionType)
+    return [a for a in typing.get_args(type_) if a is not type(None)] if union else [type_]
 
 
 def refuse_unknown_keys(file: Mapping[str, Any], settings: type[msgspec.Struct]) -> None:
@@ -125,14 +162,15 @@ def refuse_unknown_keys(file: Mapping[str, Any], settings: type[msgspec.Struct])
     Raises:
         ConfigurationError: names the key and the nearest known one.
     """
-    unknown = set(file) - _keys(settings) - {"log-level", "log-format"}
+    unknown = set(file) - _keys(settings) - _keys(LogSettings)
     if unknown:
         # imported only now: the node daemon has no use for the scheduler's settings
         from hamipy.cli.inspect import InspectSettings
         from hamipy.node.settings import NodeSettings
         from hamipy.scheduler.settings import SchedulerSettings, UninstallSettings
 
-        known = _keys(NodeSettings) | _keys(SchedulerSettings) | _keys(UninstallSettings) | _keys(InspectSettings)
+        commands = (NodeSettings, SchedulerSettings, UninstallSettings, InspectSettings)
+        known = {key for command in (LogSettings, *commands) for key in _keys(command)}
         for key in sorted(unknown - known):
             near = difflib.get_close_matches(key, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else "see --help of the commands for the keys"
@@ -148,9 +186,14 @@ def _variables(name: str) -> list[str]:
     return [f"HAMIPY_{name.upper()}", *(["KUBECONFIG"] if name == "kubeconfig" else [])]
 
 
-def _build(settings: type[S], given: Mapping[str, Any], file: Mapping[str, Any]) -> S:
+def build(settings: type[S], given: Mapping[str, Any], file: Mapping[str, Any]) -> S:
+    """The struct, from what flags and environment gave and else from the file.
+
+    Raises:
+        InvalidField: names the flag, the value and what is right.
+    """
     values: dict[str, Any] = {}
-    types = typing.get_type_hints(settings)
+    types_ = typing.get_type_hints(settings)
     for field in msgspec.structs.fields(settings):
         flag = field.name.replace("_", "-")
         value = given.get(field.name)
@@ -160,13 +203,24 @@ def _build(settings: type[S], given: Mapping[str, Any], file: Mapping[str, Any])
             if field.required:
                 raise click.UsageError(f"--{flag} (or HAMIPY_{field.name.upper()}) is needed")
             continue
-        if isinstance(value, str) and "tuple" in str(types[field.name]):
-            value = [part.strip() for part in value.split(",") if part.strip()]
-        values[field.name] = value
-    try:
-        return msgspec.convert(values, settings, strict=False, dec_hook=_decode)
-    except msgspec.ValidationError as error:
-        raise ConfigurationError(f"{settings.__name__}: {error}") from error
+        type_ = types_[field.name]
+        listed = value
+        if isinstance(value, str) and any(typing.get_origin(a) is tuple for a in _alternatives(type_)):
+            listed = [part.strip() for part in value.split(",") if part.strip()]
+        try:
+            values[field.name] = msgspec.convert(listed, type_, strict=False, dec_hook=_decode)
+        except msgspec.ValidationError as error:
+            raise InvalidField(flag, value, f"must be {_words(type_)}") from error
+    return settings(**values)
+
+
+def _words(type_: Any) -> str:
+    """What a value of this type is, for a person."""
+    found = []
+    for one in _alternatives(type_):
+        origin = typing.get_origin(one)
+        found.append(f"one of {', '.join(typing.get_args(one))}" if origin is Literal else _WORDS[origin or one])
+    return " or ".join(found)
 
 
 def _decode(type_: type, value: Any) -> Any:

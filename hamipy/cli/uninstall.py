@@ -10,7 +10,7 @@ from hamipy.scheduler.settings import UninstallSettings
 @click.command("uninstall")
 @settings_options(UninstallSettings)
 def command(settings: UninstallSettings) -> None:
-    """Take what hamipy wrote out of the cluster: published names, NodeDevices objects, labels.
+    """Take what hamipy wrote out of the cluster: published names and NodeDevices objects.
 
     The chart runs it before `helm uninstall` deletes the rest. Running containers live on. Safe to repeat.
     """

@@ -6,13 +6,14 @@ import sys
 
 def test_the_demo_fills_two_cards_to_89_percent_and_says_what_is_free() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "hamipy", "--log-level", "warning", "demo"],
+        [sys.executable, "-m", "hamipy", "demo"],
         capture_output=True,
         text=True,
         timeout=90,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
     lines = done.stdout.splitlines()
     tables = [n for n, line in enumerate(lines) if line.startswith("NODE")]
     assert len(tables) == 6

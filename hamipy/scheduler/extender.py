@@ -142,13 +142,13 @@ class Extender:
         if not fits.any():
             self._stats.filters["unfit"] += 1
             self._wakeups.remember(view, sweep.fits, nodes.columns)
-            return nodes.some(fits.tolist(), *self._reasons(sweep, nodes, ~fits))
-        self._stats.filters["fits"] += 1
-        self._wakeups.forget(view.uid)
-        self._choose(request, sweep, nodes.columns[fits])
+        else:
+            self._stats.filters["fits"] += 1
+            self._wakeups.forget(view.uid)
+            self._choose(request, sweep, nodes.columns[fits])
         if fits.all():
             return nodes.all()
-        return nodes.some(fits.tolist(), {}, {})  # kube-scheduler shows reasons only when no node is left
+        return nodes.some(fits.tolist(), *self._reasons(sweep, nodes, ~fits))
 
     @staticmethod
     def _fits(sweep: Sweep, nodes: _Nodes) -> NDArray[np.bool_]:

@@ -26,10 +26,10 @@ async def mixed(world: World) -> World:
     return world
 
 
-async def test_every_node_has_a_reason_when_none_fits(mixed: World) -> None:
-    answer = mixed.filter(mixed.pod("a", "8Gi"), ["full", "sick", "none", "small", "nowhere"])
+async def test_every_node_that_does_not_fit_has_a_reason(mixed: World) -> None:
+    answer = mixed.filter(mixed.pod("a", "8Gi"), ["free", "full", "sick", "none", "small", "nowhere"])
     assert answer == {
-        "NodeNames": [],
+        "NodeNames": ["free"],
         "Nodes": None,
         "FailedNodes": {"full": "node(s) without 8Gi free memory on one device (most free 4Gi)"},
         "FailedAndUnresolvableNodes": {
@@ -40,13 +40,6 @@ async def test_every_node_has_a_reason_when_none_fits(mixed: World) -> None:
         },
         "Error": "",
     }
-
-
-async def test_nodes_are_left_out_without_a_reason_when_another_fits(mixed: World) -> None:
-    answer = mixed.filter(mixed.pod("a", "8Gi"), ["free", "full", "sick", "nowhere"])
-    assert answer["NodeNames"] == ["free"]
-    assert not answer["FailedNodes"]
-    assert not answer["FailedAndUnresolvableNodes"]
 
 
 async def test_equal_reasons_are_equal_texts(mixed: World) -> None:
@@ -100,6 +93,7 @@ async def test_nodes_given_as_objects_are_answered_as_objects(mixed: World) -> N
     answer = msgspec.json.decode(mixed.engine.extender.filter(msgspec.json.encode(body)).body)
     assert answer["Nodes"]["items"] == items[:1]
     assert answer["NodeNames"] is None
+    assert list(answer["FailedNodes"]) == ["full"]
 
 
 @pytest.mark.parametrize(
@@ -192,6 +186,7 @@ async def test_the_next_pod_of_a_burst_is_sent_where_there_is_room_beside_the_ho
     assert best(pair.prioritize(first, pair.filter(first)["NodeNames"])) == "n1"
     answer = pair.filter(second)
     assert answer["NodeNames"] == ["n2"]
+    assert answer["FailedNodes"] == {"n1": "node(s) without 10Gi free memory on one device (most free 4Gi)"}
 
 
 async def test_a_hold_is_ignored_when_nothing_else_fits(pair: World) -> None:

@@ -203,7 +203,7 @@ def _build(part: Part, go_command: str, scratch: Path) -> None:
     module.mkdir()
     out.mkdir()
     flags = "-mod=mod -buildvcs=false" + (f" -tags={part.tags}" if part.tags else "")
-    environment = {**os.environ, "CGO_ENABLED": str(int(part.cgo)), "GOFLAGS": flags}
+    environment = {**os.environ, "CGO_ENABLED": str(int(part.cgo)), "GOFLAGS": flags, "GOTOOLCHAIN": "auto"}
 
     def run(*arguments: str) -> str:
         done = subprocess.run([go_command, *arguments], cwd=module, env=environment, capture_output=True, text=True)

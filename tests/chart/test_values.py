@@ -54,8 +54,8 @@ def test_a_wrong_value_is_refused_by_name(helm: Helm, values: JSON, sentence: st
 
 
 def test_a_cluster_older_than_the_chart_needs_is_refused(helm: Helm) -> None:
-    with pytest.raises(HelmError, match=r"requires kubeVersion: >=1.31.0-0"):
-        helm.template(version="v1.30.9")
+    with pytest.raises(HelmError, match=r"requires kubeVersion: >=1.34.0-0"):
+        helm.template(version="v1.33.9")
 
 
 def test_lint_has_nothing_to_say(helm: Helm) -> None:
@@ -80,10 +80,10 @@ def test_the_image_can_be_given_by_parts_and_the_scheduler_image_follows_the_clu
     assert kube_scheduler["image"] == "local/kube-scheduler:v1.34.4"
 
 
-@pytest.mark.parametrize("version", ["v1.33.2", "v1.33.2-eks-1a2b3c", "v1.33.2-gke.1043000", "v1.33.2+k3s1"])
+@pytest.mark.parametrize("version", ["v1.35.2", "v1.35.2-eks-1a2b3c", "v1.35.2-gke.1043000", "v1.35.2+k3s1"])
 def test_the_scheduler_image_is_upstreams_tag_of_the_clusters_version(render: Render, version: str) -> None:
     image = render(version=version).container("Deployment", "hamipy-scheduler", "kube-scheduler")["image"]
-    assert image == "registry.k8s.io/kube-scheduler:v1.33.2"
+    assert image == "registry.k8s.io/kube-scheduler:v1.35.2"
 
 
 def test_a_scheduler_tag_of_ones_own_wins(render: Render) -> None:

@@ -4,6 +4,7 @@ import re
 import subprocess
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -48,6 +49,24 @@ def test_every_command_shown_exists(path: Path) -> None:
 def test_every_relative_link_leads_somewhere(path: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text()):
         assert (path.parent / target).exists(), f"{path.name}: {target}"
+
+
+@pytest.mark.parametrize("path", DOCS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_every_value_of_the_chart_that_is_named_exists(path: Path) -> None:
+    values = yaml.safe_load((ROOT / "charts/hamipy/values.yaml").read_text())
+    for name in re.findall(r"`([a-zA-Z]+(?:\.[a-zA-Z]+)+)(?:\.\*)?`", path.read_text()):
+        at: Any = values
+        for part in name.split(".") if name.partition(".")[0] in values else ():
+            assert isinstance(at, dict), f"{path.name}: {name}"
+            assert part in at, f"{path.name}: {name}"
+            at = at[part]
+
+
+def test_operating_and_the_chart_need_the_same_kubernetes() -> None:
+    chart = yaml.safe_load((ROOT / "charts/hamipy/Chart.yaml").read_text())
+    for path in (ROOT / "docs/operating.md", ROOT / "charts/hamipy/README.md"):
+        (version,) = re.findall(r"Kubernetes (\d+\.\d+) or newer", path.read_text())
+        assert chart["kubeVersion"] == f">={version}.0-0"
 
 
 def test_the_readme_s_two_commands_are_what_ci_calls() -> None:

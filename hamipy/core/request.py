@@ -1,6 +1,7 @@
 """From what a pod's author wrote to what the ledger computes with; every refusal of design §4 is here.
 
-The webhook, the scheduler and the node daemon read pods through `read_pod` alone, so they cannot disagree.
+The webhook and the scheduler read pods through `read_pod` alone, so they cannot disagree; the node daemon reads the
+allocation that came of it.
 """
 
 import difflib

@@ -150,7 +150,7 @@ class Vendor:
         edits: shares -> container edits; None when limits.json and HAMIPY_DEVICES are all a container needs.
         watch: tells of changes; None: discovery is repeated at an interval.
         prepare, release: make and take back partitions.
-        usage: momentary use, for metrics.
+        usage: momentary use, for metrics; a later version reads it, this one never calls it.
         version: CONTRACT_VERSION that the vendor was written for.
         families: family documents that the vendor ships, see `core.family`.
     """

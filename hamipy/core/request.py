@@ -96,8 +96,10 @@ def _read(
     for key, text in limits:
         known = families.by_resource.get(key)
         if known is None:
-            near = difflib.get_close_matches(key, families.by_resource, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(families.by_resource)}"
+            domain = key.partition("/")[0] + "/"  # left out of the comparison: it would make any two names alike
+            names = [n.removeprefix(domain) for n in families.by_resource if n.startswith(domain)]
+            near = difflib.get_close_matches(key.removeprefix(domain), names, n=1)
+            hint = f"did you mean {domain}{near[0]}?" if near else f"known are {', '.join(families.by_resource)}"
             raise InvalidRequest(f"{where}[{key}]", text, f"is not a resource of ours; {hint}")
         family, resource = known
         families_seen[family.name] = family

@@ -123,7 +123,8 @@ LIMIT = "container main resources.limits[hamipy.io/{}]: "
         (ours(memory_total="2Gi"), "memory-total", str(2 * Gi), "is filled in for quotas (devices x memory)"),
         (ours(memory_percentage="50", memory_total="2Gi"), "memory-total", str(2 * Gi), "leave it out"),
         (ours(mem="1Gi"), "mem", "'1Gi'", "is not a resource of ours; did you mean hamipy.io/memory?"),
-        (ours(zzzzzzzzz="1"), "zzzzzzzzz", "'1'", "is not a resource of ours; "),
+        (ours(gpu="1"), "gpu", "'1'", "is not a resource of ours; known are hamipy.io/device, hamipy.io/memory, "),
+        (ours(zzzzzzzzz="1"), "zzzzzzzzz", "'1'", "is not a resource of ours; known are hamipy.io/device, "),
     ],
 )
 def test_a_bad_amount_is_refused_naming_field_value_and_fix(

@@ -22,10 +22,9 @@ from benchmarks.processes import free_port
 from hamipy.kube.client import KubeClient
 from hamipy.kube.config import load_config
 from hamipy.kube.errors import KubeError
-from tests.cluster import pki
+from tests.cluster import chart, pki
 from tests.cluster.binaries import Binaries, obtain
 
-_CHART = Path(__file__).parents[1] / "charts" / "hamipy"
 _WRITES = ["create", "update", "patch", "delete"]
 
 
@@ -128,9 +127,10 @@ class ControlPlane:
 
     async def _rendered(self, key: str, template: str) -> str:
         """One entry of a ConfigMap of the chart."""
-        command = [self.binaries["helm"], "template", "hamipy", str(_CHART), "--show-only", template]
-        command += ["--set", "vendors.mock.enabled=true"]
-        helm = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        values = self.directory / "values.json"
+        values.write_text(json.dumps(chart.values()))
+        command = [self.binaries["helm"], "template", "hamipy", str(chart.CHART), "--show-only", template]
+        helm = await asyncio.create_subprocess_exec(*command, "-f", str(values), stdout=asyncio.subprocess.PIPE)
         output, _ = await helm.communicate()
         if helm.returncode:
             raise SystemExit(f"helm template failed with exit code {helm.returncode}")

@@ -102,6 +102,7 @@ class PodStatus(_Object, frozen=True):
     """How a pod is doing."""
 
     phase: str = ""
+    reason: str = ""
     nominated_node_name: str = ""
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()

@@ -34,6 +34,14 @@ logger = logging.getLogger(__name__)
 STALE_AFTER = 150.0
 """Seconds without a byte from the API server after which the ledger is not believed (bookmarks come each minute)."""
 
+REFUSED_FOR = 10.0
+"""Seconds for which nothing is bound to a node whose kubelet has failed a pod at its admission, unless its daemon says
+meanwhile that it serves again. When a daemon dies, the kubelet refuses at once, and tells it in its next node status
+only, 10 seconds later by default; a Deployment would lose a pod for every moment until then."""
+
+_NOT_ADMITTED = "UnexpectedAdmissionError"
+"""`status.reason` of a pod for which the kubelet could not get our devices."""
+
 _REMEMBERED_DELETIONS = 4096
 
 
@@ -58,6 +66,7 @@ class ClusterState:
         stale_after: see `stale`.
 
     Attributes:
+        refused_for: see REFUSED_FOR.
         ledger, placement: what is free, and questions to it.
         nodes, inventories: by node name.
         inventory_problems: node name -> why its NodeDevices object cannot be read; nothing is bound there.
@@ -87,6 +96,8 @@ class ClusterState:
         self.by_name: dict[tuple[str, str], str] = {}
         self.unknown: dict[str, str] = {}
         self.deleted: OrderedDict[str, None] = OrderedDict()
+        self.refused_for = REFUSED_FOR
+        self._refusing: dict[str, asyncio.TimerHandle] = {}
         self._on_node: dict[str, set[str]] = {}
         self._touched: set[str] = set()
         self._flushing = False
@@ -169,6 +180,8 @@ class ClusterState:
         self.unknown.pop(uid, None)
         if view.finished:
             self.ledger.drop(uid)
+            if before is not None and not before.finished and view.ours and pod.status.reason == _NOT_ADMITTED:
+                self._refused(view.node)
         elif view.node:
             self._on_node.setdefault(view.node, set()).add(uid)
             held, why = self.reader.placed(pod, view)
@@ -237,8 +250,11 @@ class ClusterState:
             self.inventory_problems[name] = str(error)
             return
         self.inventory_problems.pop(name, None)
-        if self.inventories.get(name) != inventory:
+        before = self.inventories.get(name)
+        if before != inventory:
             self.inventories[name] = inventory
+            if inventory.serving and before is not None and not before.serving:
+                self._forgive(name)
             self.ledger.set_inventory(inventory)
             self._admit(name)
             self.touch(name)
@@ -265,7 +281,27 @@ class ClusterState:
         admits = _at_least(offered.get(KUBELET_RESOURCE, "0"), 1) and all(
             _at_least(offered[resource], amount) for resource, amount in needed.items() if resource in offered
         )
+        admits = admits and name not in self._refusing
         self.ledger.set_node(name, kubelet_resource=admits, schedulable=not view.unschedulable)
+
+    def _refused(self, name: str) -> None:
+        """The node's kubelet has failed a pod that we bound there: bind nothing there for a while."""
+        if name not in self._refusing:
+            logger.warning("node %s: its kubelet fails pods (%s); nothing is bound there for now", name, _NOT_ADMITTED)
+        self._forgive(name)
+        self._refusing[name] = asyncio.get_running_loop().call_later(self.refused_for, self._try_again, name)
+        self._admit(name)
+        self.touch(name)
+
+    def _forgive(self, name: str) -> None:
+        timer = self._refusing.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _try_again(self, name: str) -> None:
+        self._forgive(name)
+        self._admit(name)
+        self.touch(name)
 
     def _capacities(self, devices: tuple[Device, ...]) -> dict[str, int]:
         return {name: amount for family in self.families.all for name, amount in family.capacity(devices).items()}

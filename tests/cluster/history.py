@@ -47,7 +47,8 @@ class History:
 
     def __init__(self, space: Space) -> None:
         self._space, self.events = space, list[JSON]()
-        self._end, self._problem = threading.Event(), ""
+        self._end = threading.Event()
+        self._holes: list[tuple[int, int, int]] = []
         answer = json.loads(space.api.request("GET", path("pods", space.name)))
         self._version: str = answer["metadata"]["resourceVersion"]
         self._pods: dict[str, JSON] = {p["metadata"]["uid"]: p for p in answer["items"]}
@@ -63,28 +64,61 @@ class History:
         try:
             if kind is None:
                 last = max((int(p["metadata"]["resourceVersion"]) for p in self._space.pods()), default=0)
-                wait_until(lambda: self._problem or int(self._version) >= last, 30, "the watch to have seen it all")
+                wait_until(lambda: int(self._version) >= last, 30, "the watch to have seen it all")
         finally:
             self._end.set()
             self._thread.join(_STEP + 15)
-        assert not self._problem, self._problem
+        for position, after, until in reversed(self._holes):
+            self.events[position:position] = self._between(after, until)
 
     def _record(self) -> None:
         while not self._end.is_set():
             try:
                 for event in self._space.api.watch("pods", self._space.name, self._version, _STEP):
                     if event["type"] == "ERROR":
-                        self._problem = f"the history has a hole: {event['object'].get('message')}"
-                        return
+                        self._skip()
+                        break
                     self.events.append(event)
                     self._version = event["object"]["metadata"]["resourceVersion"]
-            except (OSError, http.client.HTTPException):
+            except (OSError, ValueError, http.client.HTTPException):  # ValueError: half an event
                 self._end.wait(0.1)  # the API server is away; it goes on from where it was
             except ApiError as e:
                 if e.status == 410:
-                    self._problem = f"the history has a hole: {e}"
-                    return
+                    self._skip()
                 self._end.wait(0.1)
+
+    def _skip(self) -> None:
+        """Go on from now, and note what is left out: the watch of a new API server begins with its own first list."""
+        try:
+            now = self._list()["metadata"]["resourceVersion"]
+        except (OSError, http.client.HTTPException, ApiError):
+            return
+        self._holes.append((len(self.events), int(self._version), int(now)))
+        self._version = now
+
+    def _list(self, **params: str) -> JSON:
+        return dict(json.loads(self._space.api.request("GET", path("pods", self._space.name), params=params)))
+
+    def _between(self, after: int, until: int) -> list[JSON]:
+        """The events of a hole, from etcd, which keeps every version for five minutes: one list at each of them.
+
+        Raises:
+            ApiError: etcd has forgotten them (410).
+        """
+        before: dict[str, JSON] | None = None
+        found = []
+        for version in range(after, until + 1):
+            items = self._list(resourceVersion=str(version), resourceVersionMatch="Exact")["items"]
+            pods = {p["metadata"]["uid"]: p for p in items}
+            for uid, pod in pods.items() if before is not None else ():
+                if pod["metadata"]["resourceVersion"] == str(version):
+                    found.append({"type": "MODIFIED" if uid in (before or {}) else "ADDED", "object": pod})
+            for uid in (before or {}).keys() - pods.keys():
+                gone = (before or {})[uid]
+                gone = gone | {"metadata": gone["metadata"] | {"resourceVersion": str(version)}}
+                found.append({"type": "DELETED", "object": gone})
+            before = pods
+        return found
 
     def moments(self) -> Iterator[Moment]:
         """Every state that was ever true, in order."""

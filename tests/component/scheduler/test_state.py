@@ -138,6 +138,43 @@ async def test_a_node_is_closed_while_its_kubelet_would_hold_pods_to_fewer_names
     await until(lambda: not ledger.is_open[column], "the kubelet has wiped them")
 
 
+async def test_a_node_whose_kubelet_fails_a_pod_at_admission_is_closed_until_its_daemon_serves_again(
+    world: World,
+) -> None:
+    world.node("n1")
+    for name in ("a", "b", "c"):
+        world.pod(name, spec=BOUND, annotations=allocation())
+    await world.start()
+    ledger = world.engine.state.ledger
+    column = ledger.nodes["n1"].column
+
+    def fail(name: str, reason: str) -> None:
+        world.api.patch(f"{PODS}/{name}", {"status": {"phase": "Failed", "reason": reason}})
+
+    fail("a", "Evicted")
+    await world.seen()
+    assert ledger.is_open[column]
+    fail("b", "UnexpectedAdmissionError")
+    await until(lambda: not ledger.is_open[column], "closed")
+    world.inventory("n1", [device("n1", 0)], serving=False)
+    world.inventory("n1", [device("n1", 0)])
+    await until(lambda: ledger.is_open[column], "its daemon serves again")
+    # or after a while, for a daemon that dies may be back before anybody has asked it
+    world.engine.state.refused_for = 0.05
+    fail("c", "UnexpectedAdmissionError")
+    await until(lambda: not ledger.is_open[column], "closed again")
+    await until(lambda: ledger.is_open[column], "open after a while")
+
+
+async def test_a_pod_that_failed_at_admission_before_we_looked_closes_nothing(world: World) -> None:
+    world.node("n1")
+    world.pod("old", spec=BOUND, annotations=allocation())
+    world.api.patch(f"{PODS}/old", {"status": {"phase": "Failed", "reason": "UnexpectedAdmissionError"}})
+    await world.start()
+    ledger = world.engine.state.ledger
+    assert ledger.is_open[ledger.nodes["n1"].column]
+
+
 async def test_a_deleted_node_comes_back_with_its_pods(world: World) -> None:
     world.node("n1")
     world.pod("a", spec=BOUND, annotations=allocation())

@@ -6,7 +6,7 @@ those are served from local state, whatever the API server, the device or the po
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from itertools import groupby
 from weakref import WeakValueDictionary
@@ -21,7 +21,6 @@ from hamipy.core.vendor import ContainerEdits, ContainerShares, Mount, Vendor
 from hamipy.node.cdi import Specs, merge
 from hamipy.node.checkpoint import Checkpoint, CheckpointUnreadable, Holding
 from hamipy.node.grants import LIMITS, Grant, Grants
-from hamipy.node.isolation import BACKENDS, backend_of
 from hamipy.node.metrics import Metrics
 from hamipy.node.plugin import StartRefused
 from hamipy.node.podresources import PodResources
@@ -228,7 +227,7 @@ class Starter:
         for share, device in zip(grant.shares, grant.devices, strict=True):
             by_vendor.setdefault(device.vendor, []).append((share, device))
         try:
-            busy = [name for name in by_vendor if self._has_work(name, grant.devices)]
+            busy = [name for name in by_vendor if self._has_work(name)]
             edits = [self._told(grant)]
             if busy:  # what they make has to be released one day, so the grant is on disk before it
                 await asyncio.to_thread(self._grants.write, grant, limits_of(grant))
@@ -246,13 +245,12 @@ class Starter:
         self._grants.write(grant, limits)
         self._specs.write(grant.name, edits)
 
-    def _has_work(self, name: str, devices: Iterable[Device]) -> bool:
-        """Whether a vendor, or an isolation backend of its devices, has something to do for a container."""
+    def _has_work(self, name: str) -> bool:
+        """Whether a vendor has something to do for a container."""
         vendor = self._vendors.get(name)
         if vendor is None:
             raise HamipyError(f"vendor {name} is not loaded in this daemon")
-        enforced = any(d.vendor == name and backend_of(d) is not None for d in devices)
-        return vendor.prepare is not None or vendor.edits is not None or enforced
+        return vendor.prepare is not None or vendor.edits is not None
 
     def _told(self, grant: Grant) -> ContainerEdits:
         """What every container gets, whatever its vendor."""
@@ -268,9 +266,6 @@ class Starter:
             await worker.call("prepare", partial(vendor.prepare, container), _VENDOR_LIMIT)
         if vendor.edits is not None:
             found.append(await worker.call("edits", partial(vendor.edits, container), _VENDOR_LIMIT))
-        for backend in sorted({b for _, d in pairs if (b := backend_of(d)) is not None}):
-            enforce = partial(BACKENDS[backend], container)
-            found.append(await worker.call(backend, enforce, _VENDOR_LIMIT))
         return found
 
 

@@ -20,7 +20,6 @@ from hamipy.kube.backoff import Backoff
 from hamipy.kube.config import ClusterConfig
 from hamipy.kube.credentials import CHECK_SECONDS, Credentials
 from hamipy.kube.errors import InvalidResponse, TooManyRequests, Unauthorized, api_error
-from hamipy.kube.ratelimit import Bucket
 from hamipy.kube.streams import ObjectDecoder, Page, T, WatchEvent
 from hamipy.kube.transport import CONNECT_SECONDS, VERBS, open_session, resource_of, translated
 
@@ -45,8 +44,6 @@ class KubeClient:
     Args:
         config: server and identity.
         user_agent: what the server's audit log calls us.
-        qps: at most this many requests a second on average, bursts of twice as many; None for no limit. Watches are
-            not counted.
         credentials_check: seconds between looks at rotating files.
 
     Attributes:
@@ -58,13 +55,11 @@ class KubeClient:
         config: ClusterConfig,
         *,
         user_agent: str = "hamipy",
-        qps: float | None = None,
         credentials_check: float = CHECK_SECONDS,
     ) -> None:
         self.config = config
         self.writes: Counter[str] = Counter()
         self._user_agent = user_agent
-        self._bucket = Bucket(qps, max(1.0, 2 * qps)) if qps else None
         self._credentials = Credentials(config, check_seconds=credentials_check)
         self._decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
         self._session: aiohttp.ClientSession | None = None
@@ -135,8 +130,6 @@ class KubeClient:
         content_type: str,
         deadline: float,
     ) -> bytes:
-        if self._bucket is not None:
-            await asyncio.sleep(self._bucket.take())
         left = max(0.001, deadline - asyncio.get_running_loop().time())
         if method != "GET":
             self.writes[f"{VERBS.get(method, method.lower())} {resource_of(path)}"] += 1

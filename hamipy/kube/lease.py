@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from hamipy.kube.client import KubeClient
 from hamipy.kube.objects import Lease
 
 
@@ -22,18 +21,12 @@ def leases_path(namespace: str) -> str:
     return f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
 
 
-async def read_lease(client: KubeClient, namespace: str, name: str, *, timeout: float = 10.0) -> Lease:  # noqa: ASYNC109
-    """The Lease as it is now; NotFound when nobody ever held it."""
-    return await client.get(lease_path(namespace, name), Lease, timeout=timeout)
-
-
 class LeaseView:
     """What is known of one Lease. A handler for a `Reflector` on it; `upsert` may also be fed by hand.
 
     Args:
         name: of the Lease; others are ignored.
         clock: monotonic seconds.
-        on_change: called when the holder changes.
 
     Attributes:
         lease: as last seen, None when there is none.
@@ -45,10 +38,9 @@ class LeaseView:
         *,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
-        on_change: Callable[[], None] | None = None,
     ) -> None:
         self.lease: Lease | None = None
-        self._name, self._clock, self._wall, self._on_change = name, clock, wall, on_change
+        self._name, self._clock, self._wall = name, clock, wall
         self._renewed_at: float | None = None
 
     @property
@@ -91,21 +83,12 @@ class LeaseView:
         before, self.lease = self.lease, item
         if before is not None and before.spec.renew_time != item.spec.renew_time:
             self._renewed_at = self._clock()
-        if before is None or before.spec.holder_identity != item.spec.holder_identity:
-            if before is None:
-                self._renewed_at = None
-            self._changed()
 
     def remove(self, item: Lease) -> None:
         """The Lease is gone."""
         if item.metadata.name != self._name:
             return
         self.lease = self._renewed_at = None
-        self._changed()
-
-    def _changed(self) -> None:
-        if self._on_change is not None:
-            self._on_change()
 
 
 def parse_time(text: str | None) -> float | None:

@@ -16,7 +16,7 @@ from hamipy.core.model import Inventory
 from hamipy.core.quantity import format_size
 from hamipy.kube.backoff import Backoff
 from hamipy.kube.client import KubeClient
-from hamipy.kube.errors import NotFound, Unreachable
+from hamipy.kube.errors import Unreachable
 from hamipy.kube.objects import ObjectMeta
 
 PATH = f"/apis/{INVENTORY_VERSION}/nodedevices"
@@ -149,11 +149,3 @@ async def apply_inventory(
         f"{PATH}/{inventory.node}", manifest(inventory, node_uid), field_manager=FIELD_MANAGER, timeout=timeout
     )
     return msgspec.json.decode(body, type=NodeDevices)
-
-
-async def read_nodedevices(client: KubeClient, node: str, *, timeout: float = 10.0) -> NodeDevices | None:  # noqa: ASYNC109
-    """A node's object, or None when there is none."""
-    try:
-        return await client.get(f"{PATH}/{node}", NodeDevices, timeout=timeout)
-    except NotFound:
-        return None

@@ -33,11 +33,7 @@ def _texts(owner: Struct, *fields: str) -> None:
 class OwnerReference(_Object, frozen=True):
     """Who owns an object; the garbage collector follows the uid."""
 
-    api_version: str = ""
-    kind: str = ""
-    name: str = ""
     uid: str = ""
-    controller: bool | None = None
 
 
 class ObjectMeta(_Object, frozen=True):
@@ -89,23 +85,12 @@ class PodSpec(_Object, frozen=True):
     init_containers: tuple[Container, ...] = ()
 
 
-class ContainerStatus(_Object, frozen=True):
-    """How one container is doing."""
-
-    name: str = ""
-    ready: bool = False
-    restart_count: int = 0
-    container_id: str = ""
-
-
 class PodStatus(_Object, frozen=True):
     """How a pod is doing."""
 
     phase: str = ""
     reason: str = ""
     nominated_node_name: str = ""
-    container_statuses: tuple[ContainerStatus, ...] = ()
-    init_container_statuses: tuple[ContainerStatus, ...] = ()
 
 
 class Pod(_Object, frozen=True):
@@ -141,10 +126,9 @@ class Node(_Object, frozen=True):
 
 
 class LeaseSpec(_Object, frozen=True):
-    """Who holds a Lease, for how long (seconds), and since when (`coordination.k8s.io/v1`)."""
+    """Who holds a Lease, and since when (`coordination.k8s.io/v1`)."""
 
     holder_identity: str = ""
-    lease_duration_seconds: int = 0
     renew_time: str | None = None
     lease_transitions: int = 0
 
@@ -164,14 +148,3 @@ class ObjectReference(_Object, frozen=True):
     name: str
     uid: str = ""
     namespace: str = ""
-
-
-def pod_reference(pod: Pod) -> ObjectReference:
-    """Reference to a pod, for Events."""
-    meta = pod.metadata
-    return ObjectReference("v1", "Pod", meta.name, meta.uid, meta.namespace)
-
-
-def node_reference(node: Node) -> ObjectReference:
-    """Reference to a node, for Events; as the kubelet does, by name (`kubectl describe node` looks for that uid)."""
-    return ObjectReference("v1", "Node", node.metadata.name, node.metadata.name)

@@ -16,6 +16,7 @@ from hamipy.core.names import KUBELET_RESOURCE
 from hamipy.kube.client import KubeClient
 from hamipy.kube.config import ClusterConfig, load_config
 from hamipy.kube.errors import KubeError, NotFound
+from hamipy.kube.lease import lease_path
 from hamipy.kube.nodedevices import PATH as NODEDEVICES
 from hamipy.kube.objects import Node, ObjectMeta, Pod
 from hamipy.scheduler.settings import UninstallSettings
@@ -92,8 +93,7 @@ async def run(settings: UninstallSettings, *, config: ClusterConfig | None = Non
         path = f"/api/v1/namespaces/{settings.namespace}/secrets/{settings.cert_secret}"
         report.secret = await _gone(client.delete(path))
         # kube-scheduler made it, and never deletes it
-        leases = f"/apis/coordination.k8s.io/v1/namespaces/{settings.namespace}/leases"
-        report.lease = await _gone(client.delete(f"{leases}/{settings.lease_name}"))
+        report.lease = await _gone(client.delete(lease_path(settings.namespace, settings.lease_name)))
     logger.info("%s", report.sentence())
     return report
 

@@ -4,6 +4,7 @@ A pretend server that promises something else than the real one would make every
 """
 
 import asyncio
+import contextlib
 import json
 from typing import Any
 
@@ -14,8 +15,8 @@ from hamipy.core.model import Device, Inventory, Link, Model, Nic, Partition
 from hamipy.kube.client import KubeClient
 from hamipy.kube.errors import ApiError, BadRequest, Conflict, Gone, Invalid, NotFound, ServerError
 from hamipy.kube.events import EventRecorder
-from hamipy.kube.lease import LeaseView, lease_path, leases_path, read_lease
-from hamipy.kube.nodedevices import PATH, apply_inventory, manifest, read_nodedevices
+from hamipy.kube.lease import LeaseView, lease_path, leases_path
+from hamipy.kube.nodedevices import PATH, NodeDevices, apply_inventory, manifest
 from hamipy.kube.objects import Lease, Node, ObjectReference, Pod
 from hamipy.kube.reflector import Reflector
 from tests.component.kube.conftest import Seen, eventually
@@ -219,13 +220,12 @@ async def test_an_inventory_is_published_unchanged_and_once(client: KubeClient) 
     assert again.metadata.resource_version == first.metadata.resource_version
     fewer = Inventory("contract", devices=INVENTORY.devices[:1], serving=False)
     await apply_inventory(client, fewer, uid)
-    read = await read_nodedevices(client, "contract")
-    assert read is not None
-    assert read.inventory() == fewer
-    (page,) = [p async for p in client.pages(PATH, type(read))]
+    assert (await client.get(f"{PATH}/contract", NodeDevices)).inventory() == fewer
+    (page,) = [p async for p in client.pages(PATH, NodeDevices)]
     assert [item.inventory() for item in page.items] == [fewer]
     await client.delete(f"{NODES}/contract")
-    await client.delete(f"{PATH}/contract") if await read_nodedevices(client, "contract") else None
+    with contextlib.suppress(NotFound):
+        await client.delete(f"{PATH}/contract")
 
 
 @pytest.mark.usefixtures("with_crd")
@@ -257,7 +257,8 @@ async def test_the_schema_refuses_what_contradicts_it(client: KubeClient, path: 
     with pytest.raises(ApiError) as caught:
         await client.apply(f"{PATH}/contract", obj, field_manager="contract")
     assert isinstance(caught.value, Invalid | ServerError | BadRequest)
-    assert await read_nodedevices(client, "contract") is None
+    with pytest.raises(NotFound):
+        await client.get(f"{PATH}/contract", NodeDevices)
 
 
 @pytest.mark.usefixtures("with_crd")
@@ -294,7 +295,7 @@ async def test_a_lease_is_followed(client: KubeClient, namespace: str) -> None:
         return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "l"}, "spec": spec}
 
     with pytest.raises(NotFound):
-        await read_lease(client, namespace, "l")
+        await client.get(lease_path(namespace, "l"), Lease)
     await client.create(leases_path(namespace), lease("pod-a_1", "2026-01-01T00:00:00.000000Z"))
     view = LeaseView("l")
     reflector: Reflector[Lease] = Reflector(

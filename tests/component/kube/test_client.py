@@ -194,12 +194,6 @@ async def test_a_watch_from_a_forgotten_version_is_gone(api: InMemoryApiServer, 
         await anext(client.watch(PODS, Pod, resource_version=str(api.resource_version)))
 
 
-async def test_the_rate_limit_paces_requests(api: InMemoryApiServer) -> None:
-    async with KubeClient(api.config(), qps=1000.0) as limited:
-        await asyncio.gather(*(limited.get("/api/v1/nodes", _Anything) for _ in range(50)))
-    assert len(api.requests) == 50
-
-
 async def test_a_client_outside_of_its_context_is_a_mistake(api: InMemoryApiServer) -> None:
     with pytest.raises(RuntimeError, match="async with"):
         await KubeClient(api.config()).get("/api/v1/nodes", _Anything)

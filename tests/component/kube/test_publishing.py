@@ -7,7 +7,7 @@ from hamipy.core.model import Device, Inventory, Link
 from hamipy.kube.client import KubeClient
 from hamipy.kube.errors import Invalid, NotFound
 from hamipy.kube.events import EventRecorder, emit
-from hamipy.kube.nodedevices import PATH, NodeDevices, apply_crd, apply_inventory, read_nodedevices
+from hamipy.kube.nodedevices import PATH, NodeDevices, apply_crd, apply_inventory
 from hamipy.kube.objects import ObjectReference
 from hamipy.testing.apiserver import InMemoryApiServer
 
@@ -19,6 +19,13 @@ def device(name: str, **changes: object) -> Device:
     return msgspec.structs.replace(Device(name, 0, "mock", "T4", 14 << 30, 4), **changes)
 
 
+async def read(client: KubeClient, node: str) -> NodeDevices | None:
+    try:
+        return await client.get(f"{PATH}/{node}", NodeDevices)
+    except NotFound:
+        return None
+
+
 @pytest.fixture
 def uid(api: InMemoryApiServer) -> str:
     return str(api.create("/api/v1/nodes", {"metadata": {"name": "n1"}})["metadata"]["uid"])
@@ -28,9 +35,9 @@ async def test_an_inventory_is_published_and_read_back(api: InMemoryApiServer, c
     inventory = Inventory("n1", devices=(device("a", links={"b": Link("NV12", 300.0)}),))
     published = await apply_inventory(client, inventory, uid)
     assert published.inventory() == inventory
-    read = await read_nodedevices(client, "n1")
-    assert read is not None
-    assert read.inventory() == inventory
+    found = await read(client, "n1")
+    assert found is not None
+    assert found.inventory() == inventory
     assert api.get(f"{PATH}/n1")["metadata"]["ownerReferences"][0]["uid"] == uid
     assert client.writes == {"patch nodedevices": 1}
 
@@ -56,12 +63,12 @@ async def test_an_object_goes_with_its_node_and_comes_back_with_the_new_one(
     inventory = Inventory("n1", devices=(device("a"),))
     await apply_inventory(client, inventory, uid)
     api.delete("/api/v1/nodes/n1")
-    assert await read_nodedevices(client, "n1") is None
+    assert await read(client, "n1") is None
     new = api.create("/api/v1/nodes", {"metadata": {"name": "n1"}})["metadata"]["uid"]
     await apply_inventory(client, inventory, uid)
-    assert await read_nodedevices(client, "n1") is None, "the owner's uid is stale"
+    assert await read(client, "n1") is None, "the owner's uid is stale"
     await apply_inventory(client, inventory, new)
-    assert await read_nodedevices(client, "n1") is not None
+    assert await read(client, "n1") is not None
 
 
 async def test_the_schema_holds_at_the_server(client: KubeClient, uid: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from hamipy.kube.objects import Lease, Node, Pod, node_reference, pod_reference
+from hamipy.kube.objects import Lease, Node, Pod
 
 T = TypeVar("T")
 
@@ -90,16 +90,3 @@ def test_a_lease_shows_its_holder() -> None:
     )
     assert lease.spec.holder_identity == "pod_1"
     assert lease.spec.lease_transitions == 0
-
-
-def test_references_for_events_name_the_object_as_kubectl_looks_for_it() -> None:
-    pod = decode({"metadata": {"name": "p", "namespace": "ns", "uid": "u"}}, Pod)
-    node = decode({"metadata": {"name": "n", "uid": "x"}}, Node)
-    assert msgspec.to_builtins(pod_reference(pod)) == {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "name": "p",
-        "namespace": "ns",
-        "uid": "u",
-    }
-    assert node_reference(node).uid == "n"

@@ -1,7 +1,7 @@
 """The words of our domain that stand in Kubernetes objects, each with one sentence."""
 
 DOMAIN = "hamipy.io"
-"""Domain of our resources, annotations and labels (the families may use others)."""
+"""Domain of our resources and annotations (the families may use others)."""
 
 KUBELET_RESOURCE = f"{DOMAIN}/device"
 """The one resource the kubelet knows: ids `<device id>::<slot>`, as many as devices x slots."""
@@ -29,9 +29,6 @@ RESERVED_ENV = ("NVIDIA_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES", "ASCEND_RUNT
 
 CONSTRAINTS_PREFIX = f"{DOMAIN}/"
 """Constraint annotations are `hamipy.io/<constraint>`; `core.request` lists them."""
-
-NODE_PLACEMENT = f"{DOMAIN}/placement"
-"""Node label: the node's own device policy."""
 
 
 def slot_id(device: str, slot: int) -> str:

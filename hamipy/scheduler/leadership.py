@@ -53,7 +53,6 @@ class Leadership:
         self._view = LeaseView(lease_name)
         self._term: tuple[str, int] | None = None
         self._was = always
-        self._changed = asyncio.Event()
         self.reflector: Reflector[Lease] | None = None
         if not always:
             self.reflector = Reflector(
@@ -74,10 +73,6 @@ class Leadership:
     def holder(self) -> str:
         """Identity in the Lease, for messages."""
         return self._view.holder
-
-    async def wait_for_change(self) -> None:
-        """Return at the next gain or loss."""
-        await self._changed.wait()
 
     async def run(self) -> None:
         """Follow the Lease until cancelled."""
@@ -121,8 +116,6 @@ class Leadership:
                     callback()
         else:
             logger.info("not leading: the Lease is held by %s", self.holder or "nobody")
-        self._changed.set()
-        self._changed = asyncio.Event()
 
 
 class _LeaseHandler:

@@ -87,11 +87,6 @@ class SchedulerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields
             if value not in known:
                 raise InvalidField(flag, value, f"must be one of {', '.join(known)}")
 
-    @property
-    def bind_deadline(self) -> float:
-        """Seconds a Binding may take: over before another scheduler can have become leader."""
-        return 0.8 * (self.lease_duration - self.renew_deadline)
-
 
 class UninstallSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything `hamipy uninstall` is told."""

@@ -126,8 +126,6 @@ _named_node = msgspec.json.Decoder(_NamedNode)
 _encoder = msgspec.json.Encoder()
 encode = _encoder.encode
 
-_Decoded = ExtenderArgs | BindingArgs | PreemptionArgs
-
 
 def read_args(body: bytes) -> ExtenderArgs:
     """Body of /filter and /prioritize. Raises BadBody."""

@@ -12,7 +12,6 @@ def test_the_defaults_need_only_the_pods_name() -> None:
     settings = SchedulerSettings(pod_name="hamipy-scheduler-0")
 
     assert (settings.extender_port, settings.webhook_port, settings.metrics_port) == (8888, 9443, 9464)
-    assert settings.bind_deadline == pytest.approx(0.8)
 
 
 @pytest.mark.parametrize(

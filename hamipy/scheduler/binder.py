@@ -215,8 +215,7 @@ class Binder:
         """Choose and take devices. No await from here to the end: that is what makes binds exclusive."""
         if view.request is None:
             raise ValueError("a pod without a request has nothing to assume")
-        self._holds.drop(view.uid)
-        allocation = self._holds.decide(view.request, node, without=self._nominations.ignored_by(view.request))
+        allocation = self._holds.redeem(view.request, node, without=self._nominations.ignored_by(view.request))
         if isinstance(allocation, Unfit):
             self.refused(view)
             raise Refused("unfit", f"devices were taken meanwhile: {sentence(allocation)}")

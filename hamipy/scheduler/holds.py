@@ -35,6 +35,7 @@ class Holds:
         self._placement, self._ledger, self._stats = placement, placement.ledger, stats
         self.seconds = seconds
         self._nodes: dict[str, str] = {}
+        self._generations: dict[str, int] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._expired: list[Callable[[str], None]] = []
 
@@ -76,6 +77,26 @@ class Holds:
         self._timers.pop(uid).cancel()
         self._lift(uid, node)
 
+    def redeem(self, request: PodRequest, node: str, *, without: Collection[str] = ()) -> Allocation | Unfit:
+        """End a pod's hold and choose its devices: the held ones where they are still there and nobody else's."""
+        held = self._still_held(request, node)
+        self.drop(request.uid)
+        return held or self.decide(request, node, without=without)
+
+    def _still_held(self, request: PodRequest, node: str) -> Allocation | None:
+        """What the pod's hold on this node gives it; None when that has to be decided again."""
+        ledger, uid = self._ledger, _PREFIX + request.uid
+        entry, pod = ledger.nodes.get(node), ledger.find(uid)
+        if entry is None or pod is None or (pod.node, pod.request) != (node, request):
+            return None
+        if entry.closed_by is not None or self._generations[request.uid] != ledger.generation:
+            return None
+        for device in entry.uses[uid]:  # the hold is counted there: below zero, somebody took its place
+            at = entry.position[device], entry.column
+            if min(ledger.memory_free[at], ledger.cores_free[at], ledger.slots_free[at]) < 0:
+                return None
+        return pod.allocation
+
     def decide(self, request: PodRequest, node: str, *, without: Collection[str] = ()) -> Allocation | Unfit:
         """Choose devices on a node beside the holds if that is possible, else in spite of them."""
         allocation = self._placement.decide(request, node, without=without)
@@ -98,6 +119,7 @@ class Holds:
 
     def _put(self, request: PodRequest, node: str, allocation: Allocation) -> None:
         self._nodes[request.uid] = node
+        self._generations[request.uid] = self._ledger.generation
         kinds = {c.name: c.kind for c in request.containers}
         self._ledger.put(
             PlacedPod(_PREFIX + request.uid, request.namespace, request.name, node, kinds, allocation, request)
@@ -114,6 +136,7 @@ class Holds:
     def _lift(self, uid: str, node: str) -> None:
         """Out of the ledger; no /filter or /bind refused because of a hold, so it is no change of the ledger."""
         known = node in self._ledger.freed
+        self._generations.pop(uid, None)
         self._ledger.drop(_PREFIX + uid)
         if not known:
             self._ledger.freed.discard(node)

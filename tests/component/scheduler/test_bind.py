@@ -9,7 +9,7 @@ import pytest
 
 from hamipy.core.codec import decode_allocation
 from hamipy.scheduler.pods import PodView
-from tests.component.scheduler.world import PODS, World, until
+from tests.component.scheduler.world import PODS, World, device, until
 
 BINDING = "*/pods/*/binding"
 
@@ -27,6 +27,12 @@ async def shown(world: World, name: str = "a", memory: str = "8Gi") -> dict[str,
     pod = world.pod(name, memory)
     await until(lambda: pod["metadata"]["uid"] in world.engine.state.pods, "pod in the watch")
     return pod
+
+
+def device_of(world: World, name: str) -> str:
+    """The device that a bound pod has by its annotation."""
+    annotation = world.read(name)["metadata"]["annotations"]["hamipy.io/allocation"]
+    return decode_allocation(annotation).containers["main"][0].device
 
 
 async def test_a_bind_writes_node_and_devices_in_one_request(one: World) -> None:
@@ -117,6 +123,33 @@ async def test_a_share_that_was_taken_since_filter_is_not_handed_out(one: World)
         "devices were taken meanwhile: node(s) without 8Gi free memory on one device (most free 6Gi)"
     )
     assert one.sent("create", "/binding") == 1
+
+
+async def test_a_pod_gets_what_was_held_for_it(world: World) -> None:
+    world.node("n1", 2)
+    await world.start()
+    first, second = await shown(world, "a"), await shown(world, "b")
+    for pod in (first, second):
+        world.filter(pod)
+    assert await world.bind(second, "n1") == ""
+    assert await world.bind(first, "n1") == ""
+    assert device_of(world, "a") != device_of(world, "b")
+    assert world.free("n1") == [6, 6]
+
+
+async def test_a_device_that_fell_sick_since_filter_is_not_given_although_it_was_held(world: World) -> None:
+    world.node("n1", 2)
+    await world.start()
+    pod = await shown(world)
+    world.filter(pod)
+    held = world.engine.state.ledger.find(f"hold/{pod['metadata']['uid']}")
+    assert held is not None
+    assert held.allocation is not None
+    sick = held.allocation.containers["main"][0].device
+    world.inventory("n1", [device("n1", i, healthy=f"n1-{i}" != sick) for i in range(2)])
+    await world.seen()
+    assert await world.bind(pod, "n1") == ""
+    assert device_of(world, "a") != sick
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 422])

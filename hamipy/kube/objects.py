@@ -10,10 +10,15 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
+from hamipy.core.model import ContainerKind
+
 if TYPE_CHECKING:
     Quantities: TypeAlias = dict[str, str]
 else:
     Quantities: TypeAlias = dict[str, str | int | float]
+
+FINISHED = ("Succeeded", "Failed")
+"""Phases of a pod whose containers have all ended for good."""
 
 
 class _Object(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
@@ -67,7 +72,7 @@ class EnvVar(_Object, frozen=True):
 
 
 class Container(_Object, frozen=True):
-    """A container of a pod; `restart_policy` Always makes an init container a sidecar."""
+    """A container of a pod; see `Pod.containers` for its kind."""
 
     name: str = ""
     resources: Resources = Resources()
@@ -99,6 +104,20 @@ class Pod(_Object, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+
+    @property
+    def finished(self) -> bool:
+        """Whether all its containers have ended for good; it holds nothing then."""
+        return self.status.phase in FINISHED
+
+    @property
+    def containers(self) -> list[tuple[Container, ContainerKind]]:
+        """Its containers with their kinds, init containers first."""
+        init = [
+            (c, ContainerKind.SIDECAR if c.restart_policy == "Always" else ContainerKind.INIT)
+            for c in self.spec.init_containers
+        ]
+        return init + [(c, ContainerKind.APP) for c in self.spec.containers]
 
 
 class NodeSpec(_Object, frozen=True):

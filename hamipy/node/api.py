@@ -18,7 +18,7 @@ from hamipy.kube.nodedevices import PATH, NodeDevices, apply_inventory
 from hamipy.kube.objects import Node, ObjectReference, Pod
 from hamipy.kube.reflector import Reflector
 from hamipy.node.metrics import Metrics
-from hamipy.node.pods import PodRecord, PodView, kinds_of, read_allocation
+from hamipy.node.pods import PodRecord, PodView, read_allocation
 from hamipy.node.waiting import happened
 
 logger = logging.getLogger(__name__)
@@ -33,23 +33,21 @@ _LAG = 0.5
 def record_of(pod: Pod) -> PodRecord | None:
     """What we keep of a pod; None when it is none of ours."""
     annotation = pod.metadata.annotations.get(ALLOCATION)
-    containers = (*pod.spec.init_containers, *pod.spec.containers)
-    wants = {c.name: _count(n) for c in containers if (n := c.resources.limits.get(KUBELET_RESOURCE))}
+    wants = {c.name: _count(n) for c, _ in pod.containers if (n := c.resources.limits.get(KUBELET_RESOURCE))}
     if annotation is None and not wants:
         return None
     allocation, problem = read_allocation(annotation)
-    init = ((c.name, c.restart_policy) for c in pod.spec.init_containers)
     return PodRecord(
         uid=pod.metadata.uid,
         namespace=pod.metadata.namespace,
         name=pod.metadata.name,
         node=pod.spec.node_name,
         created=pod.metadata.creation_timestamp or "",
-        kinds=dict(kinds_of(init, (c.name for c in pod.spec.containers))),
+        kinds={c.name: kind for c, kind in pod.containers},
         wants=wants,
         allocation=allocation,
         problem=problem,
-        finished=pod.status.phase in ("Succeeded", "Failed"),
+        finished=pod.finished,
         deleting=pod.metadata.deletion_timestamp is not None,
     )
 

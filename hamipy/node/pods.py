@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -127,9 +127,3 @@ class PodView:
     def _tell(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
-
-
-def kinds_of(init: Iterable[tuple[str, str | None]], app: Iterable[str]) -> Mapping[str, ContainerKind]:
-    """Kinds by container name, from init containers as (name, restartPolicy) and app container names."""
-    kinds = {n: ContainerKind.SIDECAR if policy == "Always" else ContainerKind.INIT for n, policy in init}
-    return kinds | dict.fromkeys(app, ContainerKind.APP)

@@ -17,10 +17,9 @@ from hamipy.core.model import Allocation, ContainerKind, PodRequest
 from hamipy.core.names import ALLOCATION, CONSTRAINTS_PREFIX, RESERVED_ANNOTATIONS
 from hamipy.core.quantity import parse_int
 from hamipy.core.request import ContainerResources, read_pod
-from hamipy.kube.objects import Pod
+from hamipy.kube.objects import FINISHED, Pod
 
 _MAX_SHAPES = 8192
-_FINISHED = ("Succeeded", "Failed")
 
 
 class PodView(Struct, frozen=True, gc=False):
@@ -59,7 +58,7 @@ class PodView(Struct, frozen=True, gc=False):
     @property
     def finished(self) -> bool:
         """Whether all its containers have ended for good; it holds nothing then."""
-        return self.phase in _FINISHED
+        return self.phase in FINISHED
 
     @property
     def ours(self) -> bool:
@@ -135,11 +134,7 @@ class PodReader:
         return PlacedPod(view.uid, view.namespace, view.name, view.node, view.kinds, None, request)
 
     def _shape(self, pod: Pod) -> _Shape:
-        containers = [
-            (c, ContainerKind.SIDECAR if c.restart_policy == "Always" else ContainerKind.INIT)
-            for c in pod.spec.init_containers
-        ]
-        containers += [(c, ContainerKind.APP) for c in pod.spec.containers]
+        containers = pod.containers
         constraints = {
             k: v
             for k, v in pod.metadata.annotations.items()

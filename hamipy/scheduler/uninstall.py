@@ -125,8 +125,7 @@ async def _running(client: KubeClient, settings: UninstallSettings) -> list[str]
         found += [
             f"{p.metadata.namespace}/{p.metadata.name}"
             for p in page.items
-            if p.metadata.labels.get("app.kubernetes.io/component") in ("node", "scheduler")
-            and p.status.phase not in ("Succeeded", "Failed")
+            if p.metadata.labels.get("app.kubernetes.io/component") in ("node", "scheduler") and not p.finished
         ]
     return found
 

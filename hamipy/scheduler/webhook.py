@@ -171,7 +171,7 @@ class Webhook:
             InvalidRequest: no cluster could give what it asks for.
         """
         self._refuse_foreign(pod)
-        containers = containers_of(pod)
+        containers = _containers(pod)
         read_pod(
             uid=pod.metadata.uid,
             namespace=namespace or pod.metadata.namespace,
@@ -208,14 +208,11 @@ class Webhook:
                     raise NotAllowed(where, variable.name, "is set by hamipy in containers with devices; leave it out")
 
 
-def containers_of(pod: Pod) -> list[tuple[str, Container, ContainerResources]]:
+def _containers(pod: Pod) -> list[tuple[str, Container, ContainerResources]]:
     """The containers, init containers first: JSON pointer, container, and its resources as their author wrote them."""
-    init = [
-        (f"/spec/initContainers/{i}", c, ContainerKind.SIDECAR if c.restart_policy == "Always" else ContainerKind.INIT)
-        for i, c in enumerate(pod.spec.init_containers)
-    ]
-    apps = [(f"/spec/containers/{i}", c, ContainerKind.APP) for i, c in enumerate(pod.spec.containers)]
-    return [(path, c, _written(c, kind)) for path, c, kind in init + apps]
+    paths = [f"/spec/initContainers/{i}" for i in range(len(pod.spec.init_containers))]
+    paths += [f"/spec/containers/{i}" for i in range(len(pod.spec.containers))]
+    return [(path, c, _written(c, kind)) for path, (c, kind) in zip(paths, pod.containers, strict=True)]
 
 
 def _written(container: Container, kind: ContainerKind) -> ContainerResources:

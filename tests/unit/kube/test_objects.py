@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
+from hamipy.core.model import ContainerKind
 from hamipy.kube.objects import Lease, Node, Pod
 
 T = TypeVar("T")
@@ -36,7 +37,10 @@ def test_a_pod_keeps_what_scheduling_needs_and_nothing_else() -> None:
                 "schedulerName": "hamipy-scheduler",
                 "priority": -5,
                 "containers": [{"name": "main", "resources": {"limits": {"hamipy.io/memory": "8Gi"}}}],
-                "initContainers": [{"name": "side", "restartPolicy": "Always", "env": [{"name": "A", "value": "b"}]}],
+                "initContainers": [
+                    {"name": "init"},
+                    {"name": "side", "restartPolicy": "Always", "env": [{"name": "A", "value": "b"}]},
+                ],
             },
             "status": {"phase": "Running", "nominatedNodeName": "n2", "containerStatuses": [{"name": "main"}]},
         },
@@ -48,9 +52,20 @@ def test_a_pod_keeps_what_scheduling_needs_and_nothing_else() -> None:
     assert pod.spec.node_name == "n1"
     assert pod.spec.priority == -5
     assert pod.spec.containers[0].resources.limits == {"hamipy.io/memory": "8Gi"}
-    assert pod.spec.init_containers[0].restart_policy == "Always"
-    assert [e.name for e in pod.spec.init_containers[0].env] == ["A"]
+    assert [(c.name, kind) for c, kind in pod.containers] == [
+        ("init", ContainerKind.INIT),
+        ("side", ContainerKind.SIDECAR),
+        ("main", ContainerKind.APP),
+    ]
+    assert [e.name for e in pod.spec.init_containers[1].env] == ["A"]
     assert pod.status.nominated_node_name == "n2"
+
+
+@pytest.mark.parametrize(
+    ("phase", "finished"), [("", False), ("Pending", False), ("Running", False), ("Succeeded", True), ("Failed", True)]
+)
+def test_a_pod_has_finished_in_two_phases(phase: str, finished: bool) -> None:
+    assert decode({"status": {"phase": phase}}, Pod).finished is finished
 
 
 def test_absent_fields_have_their_zero_value() -> None:

@@ -170,13 +170,15 @@ class _Search:
             return True
         at = self.sequence[len(self.chosen)]
         container = self.containers[at]
-        candidates = sorted(d for d in range(len(self.devices)) if self._fits(d, at))
+        candidates = [d for d in range(len(self.devices)) if self._fits(d, at)]
         if len(candidates) < container.count:
             return False
         # What the rest of the pod can do depends on the devices' states alone, not on how they came to be.
-        state = (at, *sorted((self.devices[d][1:], self._used(d)) for d in range(len(self.devices))))
-        if state in self.failed:
-            return False
+        state: tuple[object, ...] = ()
+        if len(self.sequence) > 1:
+            state = (at, *sorted((self.devices[d][1:], self._used(d)) for d in range(len(self.devices))))
+            if state in self.failed:
+                return False
         candidates.sort(key=lambda d: self._preference(d, at))
         if self._pick(container, at, candidates, 0, []):
             return True

@@ -66,15 +66,13 @@ class Sweep:
         """The first limit that fails on the node of this column."""
         return _LIMITS[int(self.limits()[column])]
 
-    def unfit(self, columns: Collection[int]) -> dict[Limit, Unfit]:
+    def unfit(self, columns: Collection[int] | NDArray[np.int64]) -> dict[Limit, Unfit]:
         """Why the nodes of these columns do not fit: one reason for each limit, with the best over its nodes."""
-        at = np.fromiter(columns, np.int64, len(columns))
+        at = np.asarray(columns if isinstance(columns, np.ndarray) else list(columns), np.int64)
         codes = self.limits()[at]
         return {
-            _LIMITS[int(code)]: self._placement.reason(
-                self.request, self._checks, _LIMITS[int(code)], at[codes == code]
-            )
-            for code in np.unique(codes)
+            _LIMITS[code]: self._placement.reason(self.request, self._checks, _LIMITS[code], at[codes == code])
+            for code in np.flatnonzero(np.bincount(codes)).tolist()
         }
 
 
@@ -282,7 +280,7 @@ class Placement:
         }[limit]
         # The stage before has at least `count` devices on each of these nodes: the best is the count-th largest.
         of_stage = np.where(check.stages[before][:, columns], amounts[:, columns], 0)
-        nth = np.sort(of_stage, axis=0)[-container.count]
+        nth = of_stage.max(axis=0) if container.count == 1 else np.sort(of_stage, axis=0)[-container.count]
         wanted = container.cores if limit is Limit.CORES else container.memory or 0
         if limit is Limit.CAPACITY and (nth < wanted).any():
             nth = nth[nth < wanted]

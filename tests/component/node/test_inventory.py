@@ -56,9 +56,21 @@ async def test_object_follows_a_replaced_node(node: Node) -> None:
 
 async def test_nothing_is_published_again_and_again(node: Node) -> None:
     await node.start()
-    before = node.daemon.metrics.counters["inventory_writes"]
-    await asyncio.sleep(1.0)
-    assert node.daemon.metrics.counters["inventory_writes"] <= before + 1
+    api, counters = node.daemon._api, node.daemon.metrics.counters
+    assert api is not None
+    await node.until(lambda: api.published)
+    before = counters["inventory_writes"]
+
+    def looked(beat: str) -> bool:
+        seen = api._node_object.item
+        return seen is not None and seen.metadata.annotations.get("beat") == beat and not api._kicked.is_set()
+
+    for beat in "abcde":
+        node.api.patch(f"/api/v1/nodes/{NODE}", {"metadata": {"annotations": {"beat": beat}}})
+        await node.until(lambda beat=beat: looked(beat))  # type: ignore[misc]
+    (node.directory / "s" / "mock-health.yaml").write_text("1: too hot\n")
+    await node.until(lambda: node.api.get(PATH)["spec"]["devices"][1].get("reason") and api.published)
+    assert counters["inventory_writes"] == before + 1
 
 
 async def test_node_without_a_kubelet_does_not_serve(node: Node) -> None:
@@ -84,13 +96,24 @@ async def test_stopping_daemon_says_so_before_its_socket_closes(node: Node) -> N
     assert seen[-1] is False
 
 
-async def test_stopping_daemon_waits_for_pods_that_are_bound_already(node: Node) -> None:
+async def test_stopping_daemon_waits_for_pods_that_are_bound_already(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hamipy.node.daemon._SETTLE", 0.0)
     await node.start(drain_limit=10.0)
     pod = node.bind("p", {"main": (node.share(),)})
     await node.until(lambda: node.daemon.pods.get(pod["metadata"]["uid"]))
+    looks: list[bool] = []
+    unadmitted = node.daemon._unadmitted
+
+    def look() -> bool:
+        looks.append(unadmitted())
+        return looks[-1]
+
+    monkeypatch.setattr(node.daemon, "_unadmitted", look)
     stop = asyncio.create_task(node.stop())
-    await node.until(lambda: not node.serving)
-    await asyncio.sleep(1.2)
+    await until(lambda: len(looks) > 2)
+    assert not node.serving
     assert not stop.done()
     await node.kubelet.admit(pod)
     await stop

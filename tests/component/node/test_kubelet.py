@@ -1,6 +1,5 @@
 """Registered with the kubelet whatever happens to it, and no running pod dies of what happens to devices."""
 
-import asyncio
 import shutil
 
 import pytest
@@ -73,7 +72,7 @@ async def test_old_daemon_that_stops_late_leaves_the_new_one_serving(node: Node)
     await node.kubelet.restart()  # so that the new one registers while the old one lives
     node.start_daemon()
     await node.kubelet.wait_for_devices(32)
-    await asyncio.sleep(0.2)
+    await node.until(node.daemon.registrar.registered.is_set)
     stop_old.set()
     assert old is not None
     await old

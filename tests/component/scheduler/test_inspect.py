@@ -64,8 +64,7 @@ async def test_a_pending_pod_comes_with_its_reason(world: World) -> None:
     reasons = {p.name: p.reason for p in snapshot(world.engine.state).pending}
 
     assert (
-        reasons["big"]
-        == "no node fits: 1 node(s) without 80Gi memory on one device even when empty (largest has 14Gi)"
+        reasons["big"] == "no node fits: 1 node(s) without 80Gi memory on one device even when empty (largest has 14Gi)"
     )
     assert reasons["small"] == "fits on 1 of 1 nodes with devices; waits for kube-scheduler"
     assert reasons["odd"].endswith("is 8000 bytes, less than 1Mi; did you mean 8000Mi?")

@@ -4,7 +4,6 @@ Precedence: flag, then environment (`HAMIPY_<FLAG>`), then the configuration fil
 """
 
 import ast
-import difflib
 import inspect
 import itertools
 import re
@@ -77,6 +76,8 @@ def described(settings: type[msgspec.Struct]) -> dict[str, str]:
             found.update(dict.fromkeys(names, head[2].strip()))
         elif line.startswith(" " * 8):
             found.update({name: f"{found[name]} {line.strip()}" for name in names})
+    if all(field.name in found for field in msgspec.structs.fields(settings)):
+        return found
     (class_,) = ast.parse(textwrap.dedent(inspect.getsource(settings))).body
     assert isinstance(class_, ast.ClassDef)
     for statement, after in itertools.pairwise(class_.body):
@@ -172,6 +173,8 @@ def refuse_unknown_keys(file: Mapping[str, Any], settings: type[msgspec.Struct])
         commands = (NodeSettings, SchedulerSettings, UninstallSettings, InspectSettings)
         known = {key for command in (LogSettings, *commands) for key in _keys(command)}
         for key in sorted(unknown - known):
+            import difflib  # for this message alone, and the node daemon is to stay small
+
             near = difflib.get_close_matches(key, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else "see --help of the commands for the keys"
             raise ConfigurationError(f"configuration file: {key!r} is not a setting; {hint}")

@@ -253,6 +253,3 @@ class Unfit(Struct, frozen=True, gc=False):
     container: str = ""
     nodes: int = 1
     curable: bool = False
-
-
-Decision = Allocation | Unfit

@@ -102,7 +102,7 @@ class Inventory(Struct, frozen=True, omit_defaults=True, rename="camel"):
         families: names of the families whose resource names the node serves.
         serving: False from before the daemon closes its socket until the kubelet lists its devices again.
         allocation_version: highest version of the allocation annotation that the node reads.
-        topology_policy: the kubelet's topology-manager policy.
+        topology_policy: the kubelet's topology-manager policy, `unknown` while nobody has read it.
         models: partition tables by model name.
         devices: in index order.
         nics: network cards, for placement near them.
@@ -113,7 +113,7 @@ class Inventory(Struct, frozen=True, omit_defaults=True, rename="camel"):
     families: tuple[str, ...] = ("hamipy.io",)
     serving: bool = True
     allocation_version: int = 1
-    topology_policy: str = "none"
+    topology_policy: str = "unknown"
     models: dict[str, Model] = {}
     devices: tuple[Device, ...] = ()
     nics: tuple[Nic, ...] = ()

@@ -198,7 +198,7 @@ def test_what_a_reader_decides_with_is_written_even_where_it_is_the_default() ->
         "families": ["hamipy.io"],
         "serving": True,
         "allocationVersion": 1,
-        "topologyPolicy": "none",
+        "topologyPolicy": "unknown",
     }
 
 

@@ -104,13 +104,13 @@ def report(cluster: Cluster, lines: int = 25) -> str:
     return "\n".join(line for line in lines_ if not any(n in line for n in _NOISE))
 
 
-def wait_devices(cluster: Cluster, counts: dict[str, int] | None = None, timeout: float = 40) -> None:
+def wait_devices(cluster: Cluster, counts: dict[str, int] | None = None, timeout: float = 120) -> None:
     """Wait until nodes offer their devices everywhere: in NodeDevices, the kubelet's resource, our published names.
 
     Args:
         cluster: with the chart installed.
         counts: devices each of these nodes is to have; default: all nodes, any number.
-        timeout: seconds.
+        timeout: seconds; after a restart the daemon advertises ids of pods that it never saw go for up to 90.
 
     Raises:
         HarnessError: a node does not in time; with the chart's pods and logs.

@@ -118,7 +118,7 @@ def test_the_archive_reads_as_an_oci_image_and_as_dockers(tree: Path, tmp_path: 
     [
         ("local/hamipy:dev", "docker.io/local/hamipy:dev"),
         ("busybox:1", "docker.io/library/busybox:1"),
-        ("ghcr.io/hamipy/hamipy:1", "ghcr.io/hamipy/hamipy:1"),
+        ("registry.example/hamipy:1", "registry.example/hamipy:1"),
         ("localhost:5000/hamipy:1", "localhost:5000/hamipy:1"),
     ],
 )

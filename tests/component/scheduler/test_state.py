@@ -70,6 +70,16 @@ async def test_a_bound_pod_without_a_readable_allocation_counts_against_every_de
     assert not state.unknown
 
 
+async def test_a_bound_pod_whose_request_cannot_be_read_leaves_nothing_of_its_node(world: World) -> None:
+    world.node("n1", 2)
+    pod = world.pod("odd", spec=BOUND, limits={"hamipy.io/memory": "soon"})
+    await world.start()
+    assert set(world.engine.state.unknown) == {pod["metadata"]["uid"]}
+    assert world.free("n1") == [0, 0]
+    world.delete("odd")
+    await until(lambda: world.free("n1") == [14, 14], "its node is free")
+
+
 async def test_an_owner_who_edits_constraints_of_a_running_pod_changes_nothing(world: World) -> None:
     world.node("n1")
     world.pod("a", spec=BOUND, annotations=allocation())

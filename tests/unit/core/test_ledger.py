@@ -166,6 +166,17 @@ def test_an_unknown_pod_is_counted_against_every_device_of_its_node() -> None:
     assert free(ledger, "n") == [8, 8]
 
 
+def test_an_unknown_pod_whose_request_cannot_be_read_leaves_nothing_of_its_node() -> None:
+    ledger = Ledger()
+    up(ledger, "n", 2)
+    ledger.put(PlacedPod("u", "default", "u", "n", {"c": APP}, None))
+    assert free(ledger, "n") == [0, 0]
+    assert fitting(Placement(ledger), asked(1)) == []
+    ledger.drop("u")
+    assert free(ledger, "n") == [8, 8]
+    assert fitting(Placement(ledger), asked(1)) == ["n"]
+
+
 def test_one_sick_device_beside_a_full_one_says_health_and_a_healthy_one_beside_is_usable() -> None:
     ledger = Ledger()
     cards = tuple(Device(f"n-{at}", at, "mock", "T4", 8, 4, healthy=at != 0) for at in range(2))
